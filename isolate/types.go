@@ -1,0 +1,171 @@
+package isolate
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// A Pool runs code in fresh isolates.
+type Pool interface {
+	// Run runs r to its end, to a limit or until ctx is done, and always
+	// returns a Result unless the pool itself could not run it (ErrClosed,
+	// ErrBusy, a failed worker: *WorkerError).
+	Run(ctx context.Context, r *Request, host Host) (*Result, error)
+	// Stats tells what the pool holds now.
+	Stats() Stats
+	// Close ends all runs and the workers.
+	Close() error
+}
+
+// A Request is one run of code in an isolate.
+type Request struct {
+	Tenant string
+	RunID  string
+	// Language is "js" or "ts".
+	Language string
+	// Modules maps file names to source; Main names the entry.
+	Modules map[string]string
+	Main    string
+	// Input is the function's first argument, a JSON value; nil means null.
+	Input json.RawMessage
+	// Env are plain strings, seen as env.NAME beside the bindings.
+	Env      map[string]string
+	Bindings []Binding
+	// Fetch gives the code a global fetch, answered by Host.Call with binding
+	// "fetch". Without it there is none.
+	Fetch  bool
+	Limits Limits
+	// Seed and Clock make the run deterministic when set.
+	Seed  *uint64
+	Clock *time.Time
+}
+
+// A Binding is seen by the code as env.<Name> with asynchronous methods.
+type Binding struct {
+	Name    string
+	Methods []string
+}
+
+// Limits of one run; every field must be set (policy gives the defaults).
+type Limits struct {
+	Wall, CPU   time.Duration
+	Memory      int64 // linear memory, bytes
+	Output      int64 // console output, bytes
+	Result      int64 // result value, bytes of JSON
+	Calls       int   // host calls
+	Requests    int   // fetch requests
+	Concurrency int   // host calls under way at once
+}
+
+// A Host answers what a run asks of the world. Its methods are called
+// concurrently and must not block beyond ctx.
+type Host interface {
+	// Call answers a host call; args is a JSON array. The error's text is
+	// shown to the code, so it holds no secret and no host path.
+	Call(ctx context.Context, c Call) (json.RawMessage, error)
+	// Event receives console output and logs as they come.
+	Event(e Event)
+}
+
+// A Call is one host call of a run.
+type Call struct {
+	Binding string
+	Method  string
+	Args    json.RawMessage
+}
+
+// FetchRequest is Args[0] of the call fetch/fetch; FetchResponse its answer.
+type FetchRequest struct {
+	URL     string      `json:"url"`
+	Method  string      `json:"method"`
+	Headers [][2]string `json:"headers"`
+	Body    []byte      `json:"body,omitempty"` // base64 in JSON
+}
+
+// FetchResponse is what the egress proxy let back.
+type FetchResponse struct {
+	Status     int         `json:"status"`
+	StatusText string      `json:"statusText"`
+	URL        string      `json:"url"`
+	Headers    [][2]string `json:"headers"`
+	Body       []byte      `json:"body"`
+}
+
+// An Event is output of a running isolate.
+type Event struct {
+	Time  time.Time
+	Kind  string // "log" (console.*, LOG) or "stdout"
+	Level string // debug, info, warn, error
+	// Message is text from the code: hostile.
+	Message string
+	Data    json.RawMessage
+}
+
+// Status of a Result.
+const (
+	StatusOK     = "ok"
+	StatusError  = "error"  // the code threw or was refused
+	StatusKilled = "killed" // a limit or a cancellation ended it
+)
+
+// Phase says how far a run came, so that a caller knows whether to retry.
+const (
+	PhaseNotStarted      = "not_started"
+	PhaseStarted         = "started"
+	PhaseEffectsPossible = "effects_possible" // a host call was made
+	PhaseFinished        = "finished"
+)
+
+// A Result is how a run ended.
+type Result struct {
+	Status string
+	Phase  string
+	Value  json.RawMessage
+	Error  *Error
+	Usage  Usage
+}
+
+// Usage of one run.
+type Usage struct {
+	Wall, CPU  time.Duration
+	MemoryPeak int64
+	Output     int64
+	Calls      int
+	Requests   int
+}
+
+// Kinds of Error.
+const (
+	KindRejected = "code_rejected"  // syntax, size, unknown module
+	KindThrown   = "code_error"     // the code threw
+	KindLimit    = "limit_exceeded" // see Limit, Used, Allowed
+	KindBinding  = "binding_error"  // a host call failed and was not caught
+	KindCanceled = "canceled"       // the caller went away
+	KindInternal = "internal"
+)
+
+// An Error explains a failed run to the person or model that must mend the
+// code. All text in it is hostile.
+type Error struct {
+	Kind    string
+	Message string
+	File    string // the user's own file
+	Line    int    // 1-based; 0 unknown
+	Column  int
+	Stack   string
+	// Limit is "wall", "cpu", "memory", "output", "calls", "requests" or
+	// "result"; Used and Allowed are in the limit's own unit, as text.
+	Limit, Used, Allowed string
+	Hint                 string
+}
+
+func (e *Error) Error() string { return e.Kind + ": " + e.Message }
+
+// Stats of a pool.
+type Stats struct {
+	Workers int
+	Running int
+	Runs    uint64
+	Killed  uint64
+}

@@ -1,0 +1,162 @@
+package jail
+
+import (
+	"log/slog"
+	"os"
+	"time"
+)
+
+// Config of a Manager.
+type Config struct {
+	// StateDir holds what outlives a jail: workspaces, uid ranges.
+	StateDir string
+	// RunDir holds what lives as long as the daemon: roots, exec logs, markers.
+	RunDir string
+	// CgroupDir is a cgroup v2 folder that is ours to make children in; the
+	// daemon's own process must not be in it (no-internal-process rule).
+	CgroupDir string
+	// BestEffort allows a host whose cgroup v2 lacks controllers.
+	BestEffort bool
+	// InitPath is the sandbox-init binary; it is copied to a sealed memfd once.
+	InitPath string
+	// UIDBase is the first host uid and gid of the tenants' ranges, 65536 for
+	// each tenant.
+	UIDBase uint32
+	Log     *slog.Logger
+}
+
+// A Spec describes one tenant's jail.
+type Spec struct {
+	Tenant string
+	// Template is "host".
+	Template string
+	Limits   Limits
+	// Env is the environment of every exec, under what the exec itself sets.
+	Env map[string]string
+	// NetNS is a prepared network namespace that the jail's processes are born
+	// in; the Manager keeps no copy after Create. nil: an empty one.
+	NetNS *os.File
+	// Resolvers go to /etc/resolv.conf.
+	Resolvers []string
+	// CABundle (PEM) is what tools inside trust: the host's roots and the
+	// tenant's own CA.
+	CABundle []byte
+	// Ephemeral workspaces are deleted with the jail.
+	Ephemeral bool
+}
+
+// Limits of a jail. Zero means the built-in default, never "no limit".
+type Limits struct {
+	Memory    int64   // bytes
+	CPUs      float64 // processors
+	Pids      int
+	OpenFiles int
+	Disk      int64 // bytes of /tmp and other memory file systems together
+}
+
+// State of a jail.
+const (
+	StateCreating   = "creating"
+	StateRunning    = "running"
+	StateFrozen     = "frozen"
+	StateDestroying = "destroying"
+	StateGone       = "gone"
+)
+
+// Info describes a jail now.
+type Info struct {
+	Tenant  string
+	State   string
+	Created time.Time
+	// Cause says why it ended ("destroyed", "idle", "lifetime", "oom",
+	// "init_died", "daemon_stop" …), "" while it lives.
+	Cause     string
+	Usage     Usage
+	Limits    Limits
+	Processes int
+	// Enforced names the limits that this host really enforces.
+	Enforced []string
+}
+
+// Usage of a jail or an exec; -1 in a field means this host cannot tell.
+type Usage struct {
+	CPU        time.Duration
+	MemoryNow  int64
+	MemoryPeak int64
+	PidsPeak   int64
+}
+
+// An ExecSpec is one command to run in a jail.
+type ExecSpec struct {
+	// ID is the caller's; the same ID again is ErrExists and returns the
+	// process that has it.
+	ID   string
+	Argv []string
+	// Cwd is the jail's path; "" means /workspace.
+	Cwd string
+	Env map[string]string
+	// Stdin opens a pipe for Process.Stdin; otherwise it is /dev/null.
+	Stdin bool
+	// Files are the caller's own descriptors for 0, 1, 2 (nil entries: ours).
+	Files [3]*os.File
+	// Timeout kills the whole tree of this exec; 0 means none but the jail's.
+	Timeout time.Duration
+	// Output is the largest number of bytes kept of stdout and stderr together;
+	// more is dropped and Exit.Truncated says so.
+	Output int64
+	// Background processes outlive the caller; the daemon notes it, the Manager
+	// treats all alike.
+	Background bool
+}
+
+// Event kinds.
+const (
+	EventStarted = "started"
+	EventStdout  = "stdout"
+	EventStderr  = "stderr"
+	EventExit    = "exit"
+)
+
+// An Event of an exec. Data is hostile bytes.
+type Event struct {
+	Seq  uint64 // from 1, without gaps
+	Time time.Time
+	Kind string
+	Data []byte
+	Exit *Exit
+}
+
+// Exit is how an exec ended; code and signal come from waitid alone.
+type Exit struct {
+	Code      int    // -1 if a signal ended it
+	Signal    string // "SIGKILL" …
+	TimedOut  bool
+	OOMKilled bool
+	// Cause is set when the jail ended the exec ("jail_destroyed" …).
+	Cause     string
+	Truncated bool
+	Wall      time.Duration
+	Usage     Usage
+}
+
+// ProcessInfo describes an exec.
+type ProcessInfo struct {
+	ID         string
+	Argv       []string
+	Started    time.Time
+	Background bool
+	// Pid is the number inside the jail, for people only.
+	Pid    int
+	Exit   *Exit // nil while it runs
+	Events uint64
+}
+
+// FileInfo describes a file of a jail. Name and Target are hostile text.
+type FileInfo struct {
+	Name   string
+	Type   string // "file", "dir", "symlink", "fifo", "socket", "device"
+	Size   int64
+	Mode   uint32 // permission bits
+	MTime  time.Time
+	Target string
+}

@@ -1,0 +1,110 @@
+package policy
+
+import "net/netip"
+
+// Limits bound one run, one exec or one jail. A zero field is not set: the
+// profile's value, then the built-in default, applies. A request can only
+// lower what its profile allows.
+type Limits struct {
+	// Wall is the longest time from start to end.
+	Wall Duration `json:"wall,omitempty" yaml:"wall,omitempty"`
+	// CPU is processor time; its clock stops while the host answers a call.
+	CPU Duration `json:"cpu,omitempty" yaml:"cpu,omitempty"`
+	// Memory is in bytes: an isolate's linear memory, a jail's memory.max.
+	Memory Size `json:"memory,omitempty" yaml:"memory,omitempty"`
+	// Output is in bytes, stdout and stderr (and log lines) together.
+	Output Size `json:"output,omitempty" yaml:"output,omitempty"`
+	// Requests is the number of outgoing requests of a run.
+	Requests int `json:"requests,omitempty" yaml:"requests,omitempty"`
+	// Calls is the number of host calls (bindings) of a run.
+	Calls int `json:"calls,omitempty" yaml:"calls,omitempty"`
+	// CPUs is the jail's processor quota, in processors (0.5 = half of one).
+	CPUs float64 `json:"cpus,omitempty" yaml:"cpus,omitempty"`
+	// Pids is the number of processes and threads in the jail.
+	Pids int `json:"pids,omitempty" yaml:"pids,omitempty"`
+	// OpenFiles is RLIMIT_NOFILE of each process in the jail.
+	OpenFiles int `json:"open_files,omitempty" yaml:"open_files,omitempty"`
+	// Idle is how long a jail stays without a request.
+	Idle Duration `json:"idle,omitempty" yaml:"idle,omitempty"`
+	// Lifetime is how long a jail may live at most.
+	Lifetime Duration `json:"lifetime,omitempty" yaml:"lifetime,omitempty"`
+}
+
+// A Rule grants one kind of outgoing request. What no rule grants is refused.
+type Rule struct {
+	// ID names the rule in decisions and records. When the file gives none it
+	// is "profile/index".
+	ID string `json:"id" yaml:"id,omitempty"`
+	// Host is an exact name or "*.suffix" (one or more whole labels).
+	Host string `json:"host" yaml:"host"`
+	// Ports are granted; empty means the scheme's own (443, 80).
+	Ports []uint16 `json:"ports,omitempty" yaml:"ports,omitempty"`
+	// Scheme is "https" (the default) or "http".
+	Scheme string `json:"scheme,omitempty" yaml:"scheme,omitempty"`
+	// Methods are granted; empty means all. Needs interception over https.
+	Methods []string `json:"methods,omitempty" yaml:"methods,omitempty"`
+	// Paths are granted: exact, or a prefix when it ends in "*"; empty means
+	// all. Needs interception over https.
+	Paths []string `json:"paths,omitempty" yaml:"paths,omitempty"`
+	// Addresses lets this very host resolve to addresses that are otherwise
+	// refused (internal services, mirrors): only those inside these ranges.
+	Addresses []netip.Prefix `json:"addresses,omitempty" yaml:"addresses,omitempty"`
+	// Resolve gives the host's addresses in place of a DNS lookup.
+	Resolve []netip.Addr `json:"resolve,omitempty" yaml:"resolve,omitempty"`
+	// Credential is added to requests that this rule grants. https only.
+	Credential *Injection `json:"credential,omitempty" yaml:"credential,omitempty"`
+}
+
+// Intercept reports whether requests under the rule must be read, not only
+// tunnelled: a credential, a method or a path cannot be seen in a tunnel.
+func (r *Rule) Intercept() bool {
+	return r.Scheme == "http" || r.Credential != nil || len(r.Methods) > 0 || len(r.Paths) > 0
+}
+
+// An Injection says which secret the proxy adds and how. The value is known to
+// the proxy process alone.
+type Injection struct {
+	// Name of the credential in the secret store.
+	Name string `json:"name" yaml:"name"`
+	// As is "bearer", "basic", "header" or "query".
+	As string `json:"as" yaml:"as"`
+	// Username is for "basic" (git over https: any name the server takes).
+	Username string `json:"username,omitempty" yaml:"username,omitempty"`
+	// Field is the header's name for "header", the parameter's for "query".
+	Field string `json:"field,omitempty" yaml:"field,omitempty"`
+}
+
+// A Binding is a capability an isolate may hold as env.<NAME>.
+type Binding struct {
+	// Type is "kv", "db", "log" or "tools".
+	Type string `json:"type" yaml:"type"`
+	// Methods that a "tools" binding offers.
+	Methods []string `json:"methods,omitempty" yaml:"methods,omitempty"`
+}
+
+// A Profile says what a tenant may do. The zero Profile may do nothing.
+type Profile struct {
+	Name    string        `json:"name"`
+	Isolate *IsolateGrant `json:"isolate,omitempty"`
+	Jail    *JailGrant    `json:"jail,omitempty"`
+	Egress  []Rule        `json:"egress,omitempty"`
+}
+
+// An IsolateGrant lets a tenant run code in isolates.
+type IsolateGrant struct {
+	Languages []string           `json:"languages" yaml:"languages"`
+	Bindings  map[string]Binding `json:"bindings,omitempty" yaml:"bindings,omitempty"`
+	// Fetch lets a run ask for outbound requests; Profile.Egress says where.
+	Fetch  bool   `json:"fetch,omitempty" yaml:"fetch,omitempty"`
+	Limits Limits `json:"limits" yaml:"limits,omitempty"`
+}
+
+// A JailGrant lets a tenant have a jail.
+type JailGrant struct {
+	// Template is "host" or an imported root file system's name.
+	Template string `json:"template" yaml:"template,omitempty"`
+	// Preview lets the tenant publish ports.
+	Preview bool              `json:"preview,omitempty" yaml:"preview,omitempty"`
+	Env     map[string]string `json:"env,omitempty" yaml:"env,omitempty"`
+	Limits  Limits            `json:"limits" yaml:"limits,omitempty"`
+}
