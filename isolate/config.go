@@ -1,0 +1,85 @@
+package isolate
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// Config of a pool.
+type Config struct {
+	// Exe is the binary that a worker executes with Args; empty means
+	// /proc/self/exe with "role isolate-worker".
+	Exe string
+	// Args follow the program's name.
+	Args []string
+	// UIDBase is the user and group of the first worker, the next has the next
+	// one. 0 means DefaultUIDBase.
+	UIDBase uint32
+	// GuestDir holds the guests that fetchguests put there (quickjs.wasm).
+	GuestDir string
+	// CacheDir holds compiled guests between starts. It must be writable by
+	// root alone; empty means no cache.
+	CacheDir string
+	// Workers is the number of worker processes; 0 means one per core, at
+	// most 8. In-process it is ignored.
+	Workers int
+	// MaxRuns is the number of runs at once over the whole pool; 0 means 64
+	// per worker. One more is answered ErrBusy.
+	MaxRuns int
+	// Log gets what an operator should know; nil discards it.
+	Log *slog.Logger
+}
+
+// DefaultUIDBase is the first worker's uid when Config names none.
+const DefaultUIDBase = 0x38000010
+
+var (
+	// ErrClosed says that the pool was closed.
+	ErrClosed = errors.New("isolate: pool is closed")
+	// ErrBusy says that as many runs are under way as the pool allows; the
+	// caller may try again.
+	ErrBusy = errors.New("isolate: too many runs at once")
+)
+
+// A WorkerError says that the worker process that held a run failed or was
+// killed. The run's effects until then are possible.
+type WorkerError struct {
+	Worker int
+	Reason string
+	Err    error
+}
+
+func (e *WorkerError) Error() string {
+	s := fmt.Sprintf("isolate: worker %d: %s", e.Worker, e.Reason)
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+func (e *WorkerError) Unwrap() error { return e.Err }
+
+// A RequestError says that a request is not well formed; nothing ran.
+type RequestError struct {
+	Field, Message string
+}
+
+func (e *RequestError) Error() string { return "isolate: " + e.Field + ": " + e.Message }
+
+// A GuestError says that a guest artefact is missing or not the one that the
+// manifest pins.
+type GuestError struct {
+	Name, Path, Message string
+	Err                 error
+}
+
+func (e *GuestError) Error() string {
+	s := "isolate: guest " + e.Name + " (" + e.Path + "): " + e.Message
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+func (e *GuestError) Unwrap() error { return e.Err }
