@@ -1,0 +1,2 @@
+// Package wasmbin reads and rewrites WebAssembly binaries.
+package wasmbin

@@ -1,0 +1,41 @@
+package wasmbin
+
+// Options says what Rewrite changes. The zero value changes nothing but
+// custom sections, which are dropped except for module and function names.
+type Options struct {
+	// Meter injects the countdown described in the package comment.
+	Meter bool
+	// FuelExport names the mutable i64 global that is counted down. It starts
+	// at zero, so the first function entry asks the host for fuel.
+	FuelExport string
+	// OutOfFuelModule and OutOfFuelName import a function without parameters
+	// and results. It is called when the global is negative; it adds fuel to
+	// the global, or ends the run by panicking.
+	OutOfFuelModule, OutOfFuelName string
+
+	// StripData makes active data segments empty: for instances whose memory
+	// comes from an image. Refused where the module uses data.drop.
+	StripData bool
+	// DropStart removes the start function's call.
+	DropStart bool
+	// ExportGlobals, if not empty, exports every mutable global of the module
+	// under this prefix followed by its index. See Info.ExportedGlobals.
+	ExportGlobals string
+	// Exports are added to the module's own.
+	Exports []Export
+
+	// MemoryMin and MemoryMax, where not zero, replace the limits of the
+	// module's own memory, in pages. MemoryMin may only raise it.
+	MemoryMin, MemoryMax uint32
+}
+
+// Rewrite returns the module changed as o says, and the Info of the input with
+// Info.ExportedGlobals filled. Errors are *Error and *OptionError. The result
+// is not validated: the engine does that when it compiles it.
+func Rewrite(wasm []byte, o Options) ([]byte, *Info, error) {
+	m, err := decode(wasm)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.rewrite(o)
+}
