@@ -1,0 +1,52 @@
+package netproxy
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrClosed says that the proxy was closed or has died.
+	ErrClosed = errors.New("the egress proxy is not running")
+	// ErrAttached says that the tenant's jail already has a link.
+	ErrAttached = errors.New("the tenant already has a network link")
+	// ErrNoPreview says that this daemon has no preview listener.
+	ErrNoPreview = errors.New("previews are not set up: there is no preview listener")
+	// ErrNotExposed says that the tenant's port is not published.
+	ErrNotExposed = errors.New("the port is not published")
+	// ErrExhausted says that no address or no more room is left.
+	ErrExhausted = errors.New("no room left")
+)
+
+// A DeniedError is a request of an isolate that the proxy refused.
+type DeniedError struct {
+	Host string
+	// Reason is a fixed word such as "no_rule".
+	Reason string
+	// Rule is the rule that decided, or the one to ask for.
+	Rule string
+	// Message is for the person or model that must mend the code.
+	Message string
+}
+
+func (e *DeniedError) Error() string {
+	if e.Message != "" {
+		return e.Message
+	}
+	return fmt.Sprintf("%s is not granted (%s)", e.Host, e.Reason)
+}
+
+// An UpstreamError is a request that was granted and failed on the way.
+type UpstreamError struct {
+	Host string
+	// Reason is a fixed word such as "upstream_tls" or "timeout".
+	Reason  string
+	Message string
+}
+
+func (e *UpstreamError) Error() string {
+	if e.Message != "" {
+		return e.Message
+	}
+	return fmt.Sprintf("%s: the request failed (%s)", e.Host, e.Reason)
+}
