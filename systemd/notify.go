@@ -3,7 +3,6 @@ package systemd
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -33,9 +32,9 @@ func Notify(state ...string) error {
 }
 
 // Watchdog starts to tell the service manager that the daemon is alive, and
-// goes on until ctx is done. It sends nothing while a check fails or does not
-// answer in time, so that the service manager restarts a daemon that only
-// looks alive. Without WatchdogSec= it does nothing.
+// goes on until ctx is done. While a check fails or does not answer in
+// time it sends the reason as the status in place of the beat, so that the
+// service manager restarts a daemon that only looks alive. Without WatchdogSec= it does nothing.
 func Watchdog(ctx context.Context, checks ...func(context.Context) error) error {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -53,11 +52,13 @@ func beat(ctx context.Context, every time.Duration, checks []func(context.Contex
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
+		message := daemon.SdNotifyWatchdog
 		if err := alive(ctx, every, checks); err != nil {
-			slog.ErrorContext(ctx, "watchdog: not alive, the service manager is not told", "error", err)
-		} else if err := Notify(daemon.SdNotifyWatchdog); err != nil {
-			slog.ErrorContext(ctx, "watchdog", "error", err)
+			message = Status("watchdog: " + err.Error())
 		}
+		// A message that cannot be sent has the effect of one that is not:
+		// there is nobody else to tell.
+		_ = Notify(message)
 		select {
 		case <-ctx.Done():
 			return
