@@ -1,0 +1,29 @@
+package bpf
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Load makes prog the filter of all threads of this process, for ever. The
+// caller has set no_new_privs (on all threads); the kernel refuses an
+// unprivileged process without it, with EACCES. If any thread cannot take the
+// filter, none gets it.
+func Load(prog []unix.SockFilter) error {
+	if len(prog) == 0 || len(prog) > MaxLen {
+		return fmt.Errorf("%w: %d instructions", ErrMalformed, len(prog))
+	}
+	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
+	// TSYNC_ESRCH turns the thread id that TSYNC alone returns on a conflict
+	// into an error, so that success has one form.
+	const flags = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&fprog)))
+	runtime.KeepAlive(prog)
+	if errno != 0 {
+		return fmt.Errorf("bpf: load seccomp program: %w", errno)
+	}
+	return nil
+}
