@@ -1,0 +1,130 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+
+	"sandboxd/policy"
+)
+
+// KVList lists keys.
+type KVList struct {
+	Keys []string `json:"keys"`
+	// Cursor is passed as after to go on; empty at the end.
+	Cursor string `json:"cursor,omitempty"`
+}
+
+// SQLRequest is one statement for the tenant's database.
+type SQLRequest struct {
+	SQL    string            `json:"sql" required:"true" min:"1" max:"1048576"`
+	Params []json.RawMessage `json:"params,omitempty" max:"1000" doc:"Strings, numbers, booleans or null."`
+}
+
+// Rows is the answer of a query.
+type Rows struct {
+	Columns   []string `json:"columns"`
+	Rows      [][]any  `json:"rows"`
+	Truncated bool     `json:"truncated,omitempty"`
+}
+
+// Executed is the answer of a statement that writes.
+type Executed struct {
+	Changes int64 `json:"changes"`
+}
+
+// PolicyView is what a tenant may do.
+type PolicyView struct {
+	Tenant  string          `json:"tenant"`
+	File    string          `json:"file,omitempty" doc:"The file that grants it."`
+	Profile *policy.Profile `json:"profile"`
+	// Isolate and Jail are the limits after the defaults.
+	Isolate *policy.Limits `json:"isolate_limits,omitempty"`
+	Jail    *policy.Limits `json:"jail_limits,omitempty"`
+}
+
+// Status of the daemon.
+type Status struct {
+	Version  string    `json:"version"`
+	Started  time.Time `json:"started"`
+	State    string    `json:"state" enum:"starting,ready,stopping"`
+	Mode     string    `json:"mode" enum:"serve,dev"`
+	Pid      int       `json:"pid"`
+	Policy   string    `json:"policy" doc:"File, or a word for the built-in one."`
+	Sockets  []string  `json:"sockets"`
+	Preview  string    `json:"preview,omitempty" doc:"Address of the preview listener."`
+	Warnings []string  `json:"warnings,omitempty" doc:"Limits this host cannot enforce and the like."`
+	// Limits is "enforced" or "best-effort".
+	Limits   string         `json:"limits" enum:"enforced,best-effort"`
+	Isolates IsolatePool    `json:"isolates"`
+	Jails    int            `json:"jails"`
+	Runs     RunCounts      `json:"runs"`
+	Audit    AuditState     `json:"audit"`
+	Startup  []StartupStep  `json:"startup,omitempty"`
+	Errors   map[string]int `json:"errors,omitempty" doc:"Error answers by code since the start."`
+}
+
+// IsolatePool tells what the pool holds.
+type IsolatePool struct {
+	Workers int    `json:"workers"`
+	Running int    `json:"running"`
+	Runs    uint64 `json:"runs"`
+	Killed  uint64 `json:"killed"`
+}
+
+// RunCounts counts runs and execs since the start.
+type RunCounts struct {
+	Running int    `json:"running"`
+	Total   uint64 `json:"total"`
+	Execs   uint64 `json:"execs"`
+}
+
+// AuditState is the end of the audit chain.
+type AuditState struct {
+	Seq   uint64 `json:"seq"`
+	Hash  string `json:"hash,omitempty"`
+	Error string `json:"error,omitempty" doc:"Why nothing new can be recorded, and so nothing new runs."`
+}
+
+// StartupStep is one part of the start and how long it took.
+type StartupStep struct {
+	Name     string          `json:"name"`
+	Duration policy.Duration `json:"duration"`
+}
+
+// Doctor is what this host offers.
+type Doctor struct {
+	OK     bool    `json:"ok"`
+	Checks []Check `json:"checks"`
+}
+
+// Check is one feature of the host.
+type Check struct {
+	Name        string `json:"name"`
+	OK          bool   `json:"ok"`
+	Found       string `json:"found"`
+	Needed      string `json:"needed,omitempty"`
+	Consequence string `json:"consequence,omitempty"`
+	Remedy      string `json:"remedy,omitempty"`
+}
+
+// AuditVerdict says whether the audit log is whole.
+type AuditVerdict struct {
+	OK      bool          `json:"ok"`
+	Records uint64        `json:"records"`
+	Files   int           `json:"files"`
+	Last    *Receipt      `json:"last,omitempty"`
+	Problem *AuditProblem `json:"problem,omitempty"`
+}
+
+// AuditProblem is the first line that breaks the chain.
+type AuditProblem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`
+	Kind    string `json:"kind" enum:"changed,missing,reordered,truncated"`
+	Message string `json:"message"`
+}
+
+// Health is the answer of /healthz.
+type Health struct {
+	Status string `json:"status" enum:"ok,starting,stopping"`
+}

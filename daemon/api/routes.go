@@ -1,0 +1,122 @@
+package api
+
+import "reflect"
+
+// A Route is one operation of the API. The daemon registers a handler for each
+// by its Name; a test keeps the two equal.
+type Route struct {
+	Name    string
+	Method  string
+	Pattern string // net/http ServeMux pattern without the method
+	Summary string
+	// Admin routes need the admin socket or a caller that policy makes admin.
+	Admin bool
+	// Tenant routes need a caller that may act for {tenant}.
+	Tenant bool
+	// Request is the JSON body's type, nil if there is none.
+	Request reflect.Type
+	// Response is the JSON answer's type, nil if there is none.
+	Response reflect.Type
+	// Stream routes answer as application/x-ndjson of Event when asked to.
+	Stream bool
+	// RawRequest and RawResponse carry bytes instead of JSON.
+	RawRequest, RawResponse string // media type
+	Query                   []Query
+	Status                  int // of success; 0 means 200
+}
+
+// Query is a query parameter; an unknown one is refused by name.
+type Query struct {
+	Name, Type, Doc string // Type: string, integer, boolean, duration, time
+}
+
+func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
+
+const (
+	tenantPath  = "/v1/tenants/{tenant}"
+	jailPath    = tenantPath + "/jail"
+	processPath = jailPath + "/processes/{exec}"
+	octets      = "application/octet-stream"
+)
+
+var eventsQuery = []Query{
+	{"after", "integer", "Only events with a higher seq."},
+	{"follow", "boolean", "Go on until the end."},
+}
+
+var streamQuery = []Query{{"stream", "boolean", "Answer as a stream, as with Accept: application/x-ndjson."}}
+
+// Routes are all operations.
+var Routes = []Route{
+	{Name: "run", Method: "POST", Pattern: tenantPath + "/run", Tenant: true, Stream: true, Summary: "Run code once.",
+		Request: typeOf[RunRequest](), Response: typeOf[Run](), Query: streamQuery},
+	{Name: "runs", Method: "GET", Pattern: "/v1/runs", Summary: "Records of runs, newest first.", Response: typeOf[RunList](),
+		Query: []Query{{"tenant", "string", "Only this tenant's."}, {"since", "time", "Only those started since."},
+			{"status", "string", "Only those with this status."}, {"limit", "integer", "At most so many; 100 by default, 1000 at most."}}},
+	{Name: "run-get", Method: "GET", Pattern: "/v1/runs/{run}", Summary: "One run's record.", Response: typeOf[Run]()},
+	{Name: "run-events", Method: "GET", Pattern: "/v1/runs/{run}/events", Summary: "A run's events; 410 when they are no longer kept.",
+		Stream: true, Query: eventsQuery},
+	{Name: "run-cancel", Method: "DELETE", Pattern: "/v1/runs/{run}", Summary: "End a run.", Response: typeOf[Run]()},
+	{Name: "run-call", Method: "POST", Pattern: "/v1/runs/{run}/calls/{call}", Summary: "Answer a call of the caller's own tool.",
+		Request: typeOf[ToolAnswer](), Status: 204},
+
+	{Name: "jails", Method: "GET", Pattern: "/v1/jails", Summary: "Jails of the tenants that the caller may act for.", Response: typeOf[JailList]()},
+	{Name: "jail-create", Method: "PUT", Pattern: jailPath, Tenant: true, Summary: "Create the jail or return the one there is.",
+		Request: typeOf[JailRequest](), Response: typeOf[Jail]()},
+	{Name: "jail-get", Method: "GET", Pattern: jailPath, Tenant: true, Summary: "The jail's state.", Response: typeOf[Jail]()},
+	{Name: "jail-delete", Method: "DELETE", Pattern: jailPath, Tenant: true, Summary: "End the jail and all it owns; idempotent.", Status: 204},
+	{Name: "jail-touch", Method: "POST", Pattern: jailPath + "/touch", Tenant: true, Summary: "Count as activity.", Response: typeOf[Jail]()},
+	{Name: "jail-freeze", Method: "POST", Pattern: jailPath + "/freeze", Tenant: true, Summary: "Stop its processes until the next request.", Response: typeOf[Jail]()},
+	{Name: "jail-thaw", Method: "POST", Pattern: jailPath + "/thaw", Tenant: true, Summary: "Let its processes go on.", Response: typeOf[Jail]()},
+
+	{Name: "exec", Method: "POST", Pattern: jailPath + "/exec", Tenant: true, Stream: true, Summary: "Run a command in the jail.",
+		Request: typeOf[ExecRequest](), Response: typeOf[Process](), Query: streamQuery},
+	{Name: "processes", Method: "GET", Pattern: jailPath + "/processes", Tenant: true, Summary: "Commands of the jail.", Response: typeOf[ProcessList]()},
+	{Name: "process-get", Method: "GET", Pattern: processPath, Tenant: true, Summary: "One command.", Response: typeOf[Process]()},
+	{Name: "process-events", Method: "GET", Pattern: processPath + "/events", Tenant: true, Stream: true, Summary: "A command's events.", Query: eventsQuery},
+	{Name: "process-signal", Method: "POST", Pattern: processPath + "/signal", Tenant: true, Summary: "Signal it.", Request: typeOf[SignalRequest](), Status: 204},
+	{Name: "process-stdin", Method: "POST", Pattern: processPath + "/stdin", Tenant: true, Summary: "Write to its standard input.",
+		RawRequest: octets, Status: 204, Query: []Query{{"close", "boolean", "Close it afterwards."}}},
+	{Name: "process-wait", Method: "POST", Pattern: processPath + "/wait", Tenant: true, Summary: "Wait for its port, its output or its end.",
+		Request: typeOf[WaitRequest](), Response: typeOf[WaitAnswer]()},
+	{Name: "process-delete", Method: "DELETE", Pattern: processPath, Tenant: true, Summary: "Kill its whole tree; idempotent.", Status: 204},
+
+	{Name: "ports", Method: "GET", Pattern: jailPath + "/ports", Tenant: true, Summary: "Published ports.", Response: typeOf[PortList]()},
+	{Name: "port-expose", Method: "POST", Pattern: jailPath + "/ports/{port}", Tenant: true, Summary: "Publish a port.", Request: typeOf[PortRequest](), Response: typeOf[Port]()},
+	{Name: "port-get", Method: "GET", Pattern: jailPath + "/ports/{port}", Tenant: true, Summary: "One published port.", Response: typeOf[Port]()},
+	{Name: "port-close", Method: "DELETE", Pattern: jailPath + "/ports/{port}", Tenant: true, Summary: "Stop publishing it; idempotent.", Status: 204},
+
+	{Name: "file-get", Method: "GET", Pattern: jailPath + "/files/{path...}", Tenant: true, Summary: "Read a file, or with stat or list describe it (FileInfo, FileList).",
+		RawResponse: octets, Response: typeOf[FileList](), Query: []Query{{"stat", "boolean", "Answer a FileInfo."}, {"list", "boolean", "Answer a FileList."}, {"depth", "integer", "Levels to list; 1 by default, 16 at most."}}},
+	{Name: "file-put", Method: "PUT", Pattern: jailPath + "/files/{path...}", Tenant: true, Summary: "Write a file.", RawRequest: octets, Status: 204,
+		Query: []Query{{"mode", "string", "Permission bits, octal; 0644 by default."}}},
+	{Name: "file-delete", Method: "DELETE", Pattern: jailPath + "/files/{path...}", Tenant: true, Summary: "Delete a file or a tree; idempotent.", Status: 204},
+	{Name: "git", Method: "POST", Pattern: jailPath + "/git", Tenant: true, Stream: true, Summary: "Clone a repository with the jail's git.",
+		Request: typeOf[GitRequest](), Response: typeOf[Process](), Query: streamQuery},
+
+	{Name: "kv-list", Method: "GET", Pattern: tenantPath + "/kv", Tenant: true, Summary: "Keys.", Response: typeOf[KVList](),
+		Query: []Query{{"prefix", "string", "Only keys that start so."}, {"after", "string", "Go on after this key."}, {"limit", "integer", "At most so many; 1000 at most."}}},
+	{Name: "kv-get", Method: "GET", Pattern: tenantPath + "/kv/{key...}", Tenant: true, Summary: "A value.", RawResponse: octets},
+	{Name: "kv-put", Method: "PUT", Pattern: tenantPath + "/kv/{key...}", Tenant: true, Summary: "Store a value.", RawRequest: octets, Status: 204},
+	{Name: "kv-delete", Method: "DELETE", Pattern: tenantPath + "/kv/{key...}", Tenant: true, Summary: "Delete a value; idempotent.", Status: 204},
+	{Name: "db-query", Method: "POST", Pattern: tenantPath + "/db/query", Tenant: true, Summary: "Read the tenant's database.", Request: typeOf[SQLRequest](), Response: typeOf[Rows]()},
+	{Name: "db-exec", Method: "POST", Pattern: tenantPath + "/db/exec", Tenant: true, Summary: "Change the tenant's database.", Request: typeOf[SQLRequest](), Response: typeOf[Executed]()},
+
+	{Name: "policy", Method: "GET", Pattern: tenantPath + "/policy", Tenant: true, Summary: "What the tenant may do.", Response: typeOf[PolicyView]()},
+	{Name: "status", Method: "GET", Pattern: "/v1/status", Summary: "The daemon's state.", Response: typeOf[Status]()},
+	{Name: "doctor", Method: "GET", Pattern: "/v1/doctor", Summary: "What this host offers and lacks.", Response: typeOf[Doctor]()},
+	{Name: "audit-verify", Method: "GET", Pattern: "/v1/audit/verify", Admin: true, Summary: "Check the audit log's chain.", Response: typeOf[AuditVerdict]()},
+	{Name: "openapi", Method: "GET", Pattern: "/v1/openapi.json", Summary: "This document.", RawResponse: "application/json"},
+	{Name: "health", Method: "GET", Pattern: "/healthz", Summary: "200 when requests are served.", Response: typeOf[Health]()},
+	{Name: "metrics", Method: "GET", Pattern: "/metrics", Summary: "Prometheus metrics.", RawResponse: "text/plain"},
+}
+
+// RouteByName finds a route; ok is false if there is none.
+func RouteByName(name string) (r Route, ok bool) {
+	for _, r := range Routes {
+		if r.Name == name {
+			return r, true
+		}
+	}
+	return Route{}, false
+}
