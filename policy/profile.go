@@ -1,0 +1,180 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// profile reads one entry of "profiles".
+func (r *reader) profile(k, v *yaml.Node, field string, p *Policy) {
+	if err := checkProfileName(k.Value); err != nil {
+		r.fail(k, field, "%v", err)
+	}
+	pr := &Profile{Name: k.Value}
+	r.keys(v, field, map[string]keyFunc{
+		"isolate": func(n *yaml.Node, path string) { pr.Isolate = r.isolate(n, path) },
+		"jail":    func(n *yaml.Node, path string) { pr.Jail = r.jail(n, path) },
+		"egress": func(n *yaml.Node, path string) {
+			r.list(n, path, func(v *yaml.Node, path string) {
+				if rule := r.rule(v, path, fmt.Sprintf("%s/%d", pr.Name, len(pr.Egress))); rule != nil {
+					pr.Egress = append(pr.Egress, *rule)
+				}
+			})
+			r.uniqueIDs(n, path, pr.Egress)
+		},
+	})
+	p.profiles[k.Value] = pr
+}
+
+// uniqueIDs keeps decisions and records unambiguous.
+func (r *reader) uniqueIDs(n *yaml.Node, field string, rules []Rule) {
+	seen := make(map[string]bool)
+	for _, rule := range rules {
+		if seen[rule.ID] {
+			r.fail(n, field, "has two rules with the id %s; give each its own", quote(rule.ID))
+		}
+		seen[rule.ID] = true
+	}
+}
+
+func (r *reader) isolate(n *yaml.Node, field string) *IsolateGrant {
+	g := &IsolateGrant{}
+	r.keys(n, field, map[string]keyFunc{
+		"languages": r.words(&g.Languages, "a language", func(s string) error { return checkOneOf(s, isolateLanguages) }),
+		"bindings": func(n *yaml.Node, path string) {
+			g.Bindings = make(map[string]Binding)
+			r.entries(n, path, func(k, v *yaml.Node, path string) { r.binding(k, v, path, g.Bindings) })
+		},
+		"fetch": r.boolean(&g.Fetch),
+		"limits": func(n *yaml.Node, path string) {
+			r.limits(n, path, &g.Limits, isolateLimits, "an isolate")
+		},
+	})
+	if n.Kind == yaml.MappingNode && !hasKey(n, "languages") {
+		r.fail(n, field, "has no languages; write languages: [js, ts]")
+	}
+	r.defaults(field, &g.Limits, IsolateDefaults())
+	return g
+}
+
+func (r *reader) binding(k, v *yaml.Node, field string, all map[string]Binding) {
+	if err := checkBindingName(k.Value, all); err != nil {
+		r.fail(k, field, "%v", err)
+	}
+	var b Binding
+	r.keys(v, field, map[string]keyFunc{
+		"type":    r.word(&b.Type, "a binding's type", func(s string) error { return checkOneOf(s, bindingTypes) }),
+		"methods": r.words(&b.Methods, "a method's name", checkMethodName),
+	})
+	switch {
+	case v.Kind != yaml.MappingNode:
+	case !hasKey(v, "type"):
+		r.fail(k, field, "has no type; possible: %s", strings.Join(bindingTypes, ", "))
+	case b.Type == "tools" && !hasKey(v, "methods"):
+		r.fail(k, field, "is of type tools and has no methods; write methods: [NAME]")
+	case b.Type != "tools" && hasKey(v, "methods"):
+		r.fail(k, field, "has methods, which only the type tools takes")
+	}
+	all[k.Value] = b
+}
+
+func (r *reader) jail(n *yaml.Node, field string) *JailGrant {
+	g := &JailGrant{}
+	r.keys(n, field, map[string]keyFunc{
+		"template": r.word(&g.Template, "host or an imported template's name", checkName),
+		"preview":  r.boolean(&g.Preview),
+		"env": func(n *yaml.Node, path string) {
+			g.Env = make(map[string]string)
+			r.entries(n, path, func(k, v *yaml.Node, path string) {
+				if err := checkEnvName(k.Value); err != nil {
+					r.fail(k, path, "%v", err)
+				}
+				if s, ok := r.text(v, path, "text"); ok {
+					g.Env[k.Value] = s
+				}
+			})
+		},
+		"limits": func(n *yaml.Node, path string) {
+			r.limits(n, path, &g.Limits, jailLimits, "a jail")
+		},
+	})
+	if g.Template == "" {
+		g.Template = "host"
+		r.note(field+".template", g.Template, 0)
+	}
+	r.defaults(field, &g.Limits, JailDefaults())
+	return g
+}
+
+// defaults completes the limits and notes which of them the file does not say.
+func (r *reader) defaults(field string, l *Limits, d Limits) {
+	for _, f := range allLimits {
+		if v := f.get(&d); v != 0 && f.get(l) == 0 {
+			r.note(field+".limits."+f.key, f.show(v), 0)
+		}
+	}
+	*l = l.WithDefaults(d)
+}
+
+// limits reads the fields that have a meaning where they stand.
+func (r *reader) limits(n *yaml.Node, field string, l *Limits, fields []limit, where string) {
+	known := make(map[string]keyFunc)
+	for _, f := range allLimits {
+		if slices.ContainsFunc(fields, func(g limit) bool { return g.key == f.key }) {
+			continue
+		}
+		known[f.key] = func(v *yaml.Node, path string) { r.fail(v, path, "has no meaning for %s; remove it", where) }
+	}
+	for _, f := range fields {
+		known[f.key] = func(v *yaml.Node, path string) { r.limit(v, path, l, f) }
+	}
+	r.keys(n, field, known)
+}
+
+func (r *reader) limit(n *yaml.Node, field string, l *Limits, f limit) {
+	s, ok := r.text(n, field, "a value such as "+f.show(f.get(example)))
+	if !ok {
+		return
+	}
+	v, err := f.parse(s)
+	switch {
+	case err != nil:
+		r.fail(n, field, "%v", err)
+	case v < f.min || v > f.max:
+		r.fail(n, field, "is %s; want %s to %s, or leave it out for the default", quote(s), f.show(f.min), f.show(f.max))
+	default:
+		f.set(l, v)
+	}
+}
+
+// example has a good value in every field.
+var example = func() *Limits { l := IsolateDefaults().WithDefaults(JailDefaults()); return &l }()
+
+// parse reads a value in the form that the limit's kind has.
+func (f limit) parse(s string) (float64, error) {
+	switch f.key {
+	case "wall", "cpu", "idle", "lifetime":
+		d, err := ParseDuration(s)
+		return float64(d), err
+	case "memory", "output":
+		n, err := ParseSize(s)
+		return float64(n), err
+	case "cpus":
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil || math.IsNaN(v) {
+			return 0, fmt.Errorf("%s is not a number", quote(s))
+		}
+		return v, nil
+	default:
+		v, err := strconv.ParseInt(s, 10, 32)
+		if err != nil {
+			return 0, fmt.Errorf("%s is not a whole number", quote(s))
+		}
+		return float64(v), nil
+	}
+}
