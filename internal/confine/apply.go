@@ -1,0 +1,95 @@
+package confine
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/psx"
+
+	"sandboxd/internal/seccomp"
+)
+
+func apply(p Profile) (Report, error) {
+	if p.Seccomp == nil {
+		return Report{}, errors.New("confine: profile " + p.Name + " has no seccomp filter")
+	}
+	if err := checkIdentity(); err != nil {
+		return Report{}, err
+	}
+	abi, err := landlockABI()
+	if err != nil {
+		return Report{}, err
+	}
+	// Everything that opens files or may fail for another reason comes before
+	// the first step that cannot be taken back.
+	prog, err := seccomp.Compile(p.Seccomp)
+	if err != nil {
+		return Report{}, fmt.Errorf("confine: profile %s: %w", p.Name, err)
+	}
+	threads, err := openThreads()
+	if err != nil {
+		return Report{}, err
+	}
+	defer threads.close()
+	if err := threads.check(unprivileged); err != nil {
+		return Report{}, err
+	}
+	report := Report{UID: unix.Getuid(), GID: unix.Getgid(), LandlockABI: abi}
+	report.Dumpable, err = quiet()
+	if err != nil {
+		return Report{}, err
+	}
+	if err := restrict(p, abi); err != nil {
+		return Report{}, fmt.Errorf("confine: profile %s: landlock: %w", p.Name, err)
+	}
+	if err := provePaths(); err != nil {
+		return Report{}, err
+	}
+	if err := seccomp.Load(prog); err != nil {
+		return Report{}, fmt.Errorf("confine: profile %s: %w", p.Name, err)
+	}
+	if err := attest(threads, &report); err != nil {
+		return Report{}, err
+	}
+	return report, nil
+}
+
+// quiet makes the process leave no core, be no one's to trace, and unable to
+// gain privileges, before anything else is tried. It returns what the kernel
+// then says about being dumpable.
+func quiet() (dumpable bool, err error) {
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return true, fmt.Errorf("confine: no core files: %w", err)
+	}
+	// Not dumpable: a process of the same user can neither trace us nor read
+	// our memory.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return true, fmt.Errorf("confine: not dumpable: %w", err)
+	}
+	state, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	if err != nil || state != 0 {
+		return true, &PrivilegeError{What: "dumpable", Found: fmt.Sprint(state, " ", err), Needed: "0"}
+	}
+	// no_new_privs belongs to a thread; psx sets it on those that exist, and
+	// later ones inherit it.
+	if _, _, errno := psx.Syscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+		return false, fmt.Errorf("confine: no_new_privs: %w", errno)
+	}
+	return false, nil
+}
+
+// attest reads back what the kernel says about this process's threads.
+func attest(threads *threads, r *Report) error {
+	if err := threads.check(confined); err != nil {
+		return err
+	}
+	if threads.alive == 0 {
+		return errors.New("confine: no thread could be read back")
+	}
+	r.Threads, r.Filters = threads.alive, threads.filters
+	return nil
+}
+
+// closeQuietly is for descriptors that nothing was written to.
+func closeQuietly(fd int) { _ = unix.Close(fd) }
