@@ -25,8 +25,12 @@ type Options struct {
 	Exports []Export
 
 	// MemoryMin and MemoryMax, where not zero, replace the limits of the
-	// module's own memory, in pages. MemoryMin may only raise it.
+	// module's own memory, in pages. MemoryMin may
+	// only raise, MemoryMax only lower what the module says.
 	MemoryMin, MemoryMax uint32
+	// TableMax, where not zero, bounds what the module's own tables may grow
+	// to, in entries. The engine itself does not bound them.
+	TableMax uint32
 }
 
 // Rewrite returns the module changed as o says, and the Info of the input with
