@@ -138,11 +138,15 @@ func (r *reader) note(field, value string, line int) {
 func (r *reader) boolean(dst *bool) keyFunc {
 	return func(n *yaml.Node, field string) {
 		s, ok := r.text(n, field, "true or false")
-		if ok && n.ShortTag() != "!!bool" {
+		if !ok {
+			return
+		}
+		// The tag keeps the text "true" (in quotes) apart from the value.
+		if n.ShortTag() != "!!bool" || s != "true" && s != "false" {
 			r.fail(n, field, "is %s; want true or false", quote(s))
 			return
 		}
-		*dst = ok && s[0]|0x20 == 't'
+		*dst = s == "true"
 	}
 }
 
