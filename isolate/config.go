@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+
+	"sandboxd/isolate/guests"
 )
 
 // Config of a pool.
@@ -69,17 +71,4 @@ func (e *RequestError) Error() string { return "isolate: " + e.Field + ": " + e.
 
 // A GuestError says that a guest artefact is missing or not the one that the
 // manifest pins.
-type GuestError struct {
-	Name, Path, Message string
-	Err                 error
-}
-
-func (e *GuestError) Error() string {
-	s := "isolate: guest " + e.Name + " (" + e.Path + "): " + e.Message
-	if e.Err != nil {
-		s += ": " + e.Err.Error()
-	}
-	return s
-}
-
-func (e *GuestError) Unwrap() error { return e.Err }
+type GuestError = guests.Error

@@ -1,0 +1,276 @@
+package quickjs
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/experimental"
+)
+
+// takeImage boots an interpreter and keeps its memory.
+func (e *Engine) takeImage(ctx context.Context) error {
+	data, err := e.initialData(ctx)
+	if err != nil {
+		return err
+	}
+	mem := &linear{reserved: e.opts.MaxMemory, limit: e.opts.MaxMemory}
+	mod, err := e.instantiate(ctx, mem)
+	if err != nil {
+		return err
+	}
+	defer mod.Close(ctx)
+	vm, err := e.wrap(mod, mem)
+	if err != nil {
+		return err
+	}
+	mem.over = nil
+	vm.hooks = bootHooks{}
+	vm.refill(e.opts.Quantum)
+	if !mod.Memory().Write(0, data) {
+		return errors.New("quickjs: the data does not fit the memory")
+	}
+	if err := vm.bootUp(); err != nil {
+		return fmt.Errorf("quickjs: boot: %w", err)
+	}
+	for _, g := range vm.globs {
+		e.boot.globals = append(e.boot.globals, g.Get())
+	}
+	all, ok := mod.Memory().Read(0, mod.Memory().Size())
+	if !ok {
+		return errors.New("quickjs: the memory cannot be read")
+	}
+	e.img, err = newImage(all)
+	return err
+}
+
+// initialData is the memory after the module's data segments were applied. The
+// compiled module has none, so that an instance over the image writes nothing;
+// here the original is instantiated once, by the interpreter, and not run.
+func (e *Engine) initialData(ctx context.Context) ([]byte, error) {
+	r := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigInterpreter())
+	defer r.Close(ctx)
+	if err := hostModules(ctx, r); err != nil {
+		return nil, err
+	}
+	c, err := r.CompileModule(ctx, e.opts.Wasm)
+	if err != nil {
+		return nil, fmt.Errorf("quickjs: read the data: %w", err)
+	}
+	ctx = experimental.WithMemoryAllocator(ctx, experimental.MemoryAllocatorFunc(func(_, _ uint64) experimental.LinearMemory { return &heapMemory{} }))
+	mod, err := r.InstantiateModule(ctx, c, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	if err != nil {
+		return nil, fmt.Errorf("quickjs: read the data: %w", err)
+	}
+	all, ok := mod.Memory().Read(0, mod.Memory().Size())
+	if !ok {
+		return nil, errors.New("quickjs: the memory cannot be read")
+	}
+	return append([]byte(nil), all...), nil
+}
+
+// heapMemory is a linear memory on the Go heap.
+type heapMemory struct{ b []byte }
+
+func (m *heapMemory) Reallocate(size uint64) []byte {
+	if size > uint64(len(m.b)) {
+		m.b = append(m.b, make([]byte, size-uint64(len(m.b)))...)
+	}
+	return m.b
+}
+
+func (m *heapMemory) Free() { m.b = nil }
+
+func (vm *VM) bootUp() error {
+	if _, err := vm.get(vm.fn.initialize); err != nil {
+		return err
+	}
+	if r, err := vm.get(vm.fn.qjsInit); err != nil || r != 0 {
+		return fmt.Errorf("init answers %d: %w", int32(uint32(r)), err)
+	}
+	for _, s := range []struct {
+		f *function
+		v uint64
+	}{{vm.fn.setMaxStack, maxStack}, {vm.fn.setLoader, 1}, {vm.fn.setRejection, 1}, {vm.fn.setGC, gcThreshold}} {
+		if _, err := vm.get(s.f, s.v); err != nil {
+			return err
+		}
+	}
+	b := &vm.eng.boot
+	p, err := vm.get(vm.fn.malloc, scratchSize)
+	if err != nil || p == 0 {
+		return fmt.Errorf("no memory: %w", err)
+	}
+	b.scratch = uint32(p)
+	u, err := vm.get(vm.fn.undef)
+	if err != nil {
+		return err
+	}
+	b.undefPtr = uint32(u)
+	if err := vm.loadPrelude(); err != nil {
+		return err
+	}
+	if err := vm.findRandom(); err != nil {
+		return err
+	}
+	if _, err := vm.get(vm.fn.runGC); err != nil {
+		return err
+	}
+	h, err := vm.get(vm.fn.malloc, headroom)
+	if err != nil || h == 0 {
+		return fmt.Errorf("no memory: %w", err)
+	}
+	_, err = vm.get(vm.fn.free, h)
+	return err
+}
+
+// PreludeFile is the prelude's name in stack traces.
+const PreludeFile = "isolate:prelude"
+
+func (vm *VM) loadPrelude() error {
+	f, threw, err := vm.eval(PreludeFile, vm.eng.opts.Prelude, evalGlobal)
+	if err != nil || threw {
+		return vm.thrown("prelude", f, threw, err)
+	}
+	var host uint64
+	err = vm.withString("host", func(p, n uint64) (err error) {
+		host, err = vm.get(vm.fn.newHostFunction, p, n, 0)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	vm.eng.boot.entries = []uint32{uint32(f)}
+	list, threw, err := vm.CallEntry(0, Value(host))
+	if err != nil || threw {
+		return vm.thrown("prelude", list, threw, err)
+	}
+	vm.eng.boot.entries = nil
+	for i := range uint64(maxEntries) {
+		v, err := vm.get(vm.fn.propIndex, uint64(list), i)
+		if err != nil {
+			return err
+		}
+		vm.eng.boot.entries = append(vm.eng.boot.entries, uint32(v))
+	}
+	return nil
+}
+
+// maxEntries is the number of functions that a prelude may return.
+const maxEntries = 4
+
+func (vm *VM) thrown(what string, v Value, threw bool, err error) error {
+	if err != nil || !threw {
+		return err
+	}
+	text, err := vm.Text(v)
+	return errors.Join(fmt.Errorf("%s: %s", what, text), err)
+}
+
+// findRandom finds the state of Math.random in the context, so that each call
+// gets a seed of its own: an image has only one. It is the word that changes
+// with Math.random as the generator (xorshift64*) says; if there is not exactly
+// one, this is another interpreter than the one we know.
+func (vm *VM) findRandom() error {
+	ctxPtr, err := vm.get(vm.fn.contextPtr)
+	if err != nil {
+		return err
+	}
+	const size = 4096
+	before, ok := vm.mod.Memory().Read(uint32(ctxPtr), size)
+	if !ok {
+		return errGuest("context outside its memory")
+	}
+	old := append([]byte(nil), before...)
+	v, threw, err := vm.eval("isolate:random", "Math.random()", evalGlobal)
+	if err != nil || threw {
+		return vm.thrown("random", v, threw, err)
+	}
+	if err := vm.Free(v); err != nil {
+		return err
+	}
+	now, ok := vm.mod.Memory().Read(uint32(ctxPtr), size)
+	if !ok {
+		return errGuest("context outside its memory")
+	}
+	found := 0
+	for i := 0; i+8 <= size; i += 8 {
+		x, y := binary.LittleEndian.Uint64(old[i:]), binary.LittleEndian.Uint64(now[i:])
+		if x != y && xorshift(x) == y {
+			vm.eng.boot.random = uint32(ctxPtr) + uint32(i)
+			found++
+		}
+	}
+	if found != 1 {
+		return fmt.Errorf("found %d random states, not one", found)
+	}
+	return nil
+}
+
+func xorshift(x uint64) uint64 {
+	x ^= x >> 12
+	x ^= x << 25
+	x ^= x >> 27
+	return x
+}
+
+// bootHooks answer while the image is made: a clock that stands at zero, no
+// randomness, no modules.
+type bootHooks struct{}
+
+var errBoot = errors.New("not while the image is made")
+
+func (bootHooks) Call(*Args) (Value, error)                { return 0, errBoot }
+func (bootHooks) Tick() error                              { return nil }
+func (bootHooks) Normalize(string, string) (string, error) { return "", errBoot }
+func (bootHooks) Load(string) (string, error)              { return "", errBoot }
+func (bootHooks) Rejected(Value, Value, bool)              {}
+func (bootHooks) Now() (int64, int64)                      { return 0, 0 }
+func (bootHooks) Random(b []byte)                          { clear(b) }
+
+// warmUp runs Options.Warm twice: once so that wazero has what it needs, and
+// once to see which pages a call writes.
+func (e *Engine) warmUp(ctx context.Context) error {
+	if e.opts.Warm == nil {
+		return nil
+	}
+	for range 2 {
+		vm, err := e.newVM(ctx)
+		if err != nil {
+			return err
+		}
+		err = e.opts.Warm(ctx, vm)
+		if err == nil {
+			err = e.img.learn(vm.mem)
+		}
+		vm.close()
+		if err != nil {
+			return fmt.Errorf("quickjs: warm up: %w", err)
+		}
+	}
+	return nil
+}
+
+// learn notes which pages of l differ from the image.
+func (img *image) learn(l *linear) error {
+	img.hot = nil
+	was := make([]byte, hostPage)
+	now := l.bytes()
+	for p := uint64(0); p < img.size; p += hostPage {
+		if _, err := img.file.ReadAt(was, int64(p)); err != nil {
+			return fmt.Errorf("read the image: %w", err)
+		}
+		if bytes.Equal(now[p:p+hostPage], was) {
+			continue
+		}
+		if n := len(img.hot); n > 0 && img.hot[n-1].to == p {
+			img.hot[n-1].to = p + hostPage
+		} else {
+			img.hot = append(img.hot, span{p, p + hostPage})
+		}
+	}
+	return nil
+}

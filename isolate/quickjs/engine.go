@@ -1,0 +1,284 @@
+package quickjs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
+
+	"sandboxd/isolate/wasmbin"
+)
+
+// Options of an Engine.
+type Options struct {
+	// Wasm is quickjs-wasi's binary.
+	Wasm []byte
+	// CacheDir keeps the compiled code between starts; empty: none.
+	CacheDir string
+	// Prelude is a script whose value is a function. It is called once, before
+	// the image is taken, with a function that reaches Hooks.Call, and returns
+	// an array of functions, which VM.CallEntry calls by index.
+	Prelude string
+	// Warm, if not nil, is run on VMs before the first Get, so that what a call
+	// always creates or writes is known. It is given clean VMs.
+	Warm func(ctx context.Context, vm *VM) error
+	// MaxMemory is the largest linear memory that any VM may have.
+	MaxMemory uint64
+	// Quantum is the fuel between two calls of Hooks.Tick; 0 means
+	// DefaultQuantum.
+	Quantum int64
+	// Idle is how many clean VMs are kept; 0 means two per core.
+	Idle int
+	// Unmetered leaves the countdown out. For measurements only.
+	Unmetered bool
+}
+
+// DefaultQuantum is about 100 µs of work.
+const DefaultQuantum = 100_000
+
+const (
+	fuelExport   = "isolate_fuel"
+	fuelModule   = "isolate_fuel"
+	fuelName     = "empty"
+	globalPrefix = "isolate_global_"
+	// maxStack leaves half of the guest's 1 MiB stack to native frames and to
+	// the handling of the overflow.
+	maxStack = 512 << 10
+	// headroom is free heap in the image, so that most calls need not grow the
+	// memory; a VM that grew cannot be reset.
+	headroom = 2 << 20
+	// gcThreshold spares small calls a collection of the prelude's objects.
+	gcThreshold = 8 << 20
+)
+
+// ErrClosed says that the engine was closed.
+var ErrClosed = errors.New("quickjs: engine is closed")
+
+// An Engine makes VMs.
+type Engine struct {
+	opts     Options
+	cache    wazero.CompilationCache
+	runtime  wazero.Runtime
+	compiled wazero.CompiledModule
+	info     *wasmbin.Info
+	img      *image
+	boot     bootState
+
+	mu     sync.Mutex
+	idle   []*VM
+	closed bool
+	stats  Stats
+}
+
+// Stats counts what an Engine did.
+type Stats struct {
+	Idle, Live       int
+	Created, Resets  uint64
+	ImageBytes, Hot  uint64
+	StoredImageBytes uint64
+}
+
+// bootState is what a VM needs beside the image.
+type bootState struct {
+	globals  []uint64 // in the order of info.ExportedGlobals
+	entries  []uint32 // boxed functions of the prelude
+	scratch  uint32   // guest buffer for results by reference
+	random   uint32   // address of the context's random state
+	undefPtr uint32
+}
+
+// New compiles, boots and takes the image.
+func New(ctx context.Context, o Options) (*Engine, error) {
+	if o.Quantum == 0 {
+		o.Quantum = DefaultQuantum
+	}
+	if o.Idle == 0 {
+		o.Idle = 2 * runtime.GOMAXPROCS(0)
+	}
+	e := &Engine{opts: o}
+	if err := e.start(ctx); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// Compile puts the compiled code into o.CacheDir, so that an Engine in a
+// process without the right to write there finds it.
+func Compile(ctx context.Context, o Options) error {
+	e := &Engine{opts: o}
+	defer e.Close()
+	return e.compile(ctx)
+}
+
+func (e *Engine) start(ctx context.Context) error {
+	if err := e.compile(ctx); err != nil {
+		return err
+	}
+	if err := e.takeImage(ctx); err != nil {
+		return err
+	}
+	return e.warmUp(ctx)
+}
+
+func (e *Engine) compile(ctx context.Context) error {
+	rewritten, info, err := wasmbin.Rewrite(e.opts.Wasm, wasmbin.Options{
+		Meter:           !e.opts.Unmetered,
+		FuelExport:      fuelExport,
+		OutOfFuelModule: fuelModule,
+		OutOfFuelName:   fuelName,
+		StripData:       true,
+		ExportGlobals:   globalPrefix,
+	})
+	if err != nil {
+		return fmt.Errorf("quickjs: rewrite: %w", err)
+	}
+	e.info = info
+	if err := resettable(info); err != nil {
+		return err
+	}
+	config := wazero.NewRuntimeConfigCompiler()
+	if e.opts.CacheDir != "" {
+		e.cache, err = wazero.NewCompilationCacheWithDir(e.opts.CacheDir)
+		if err != nil {
+			return fmt.Errorf("quickjs: compilation cache: %w", err)
+		}
+		config = config.WithCompilationCache(e.cache)
+	}
+	e.runtime = wazero.NewRuntimeWithConfig(ctx, config)
+	if err := hostModules(ctx, e.runtime); err != nil {
+		return err
+	}
+	e.compiled, err = e.runtime.CompileModule(experimental.WithCompilationWorkers(ctx, runtime.GOMAXPROCS(0)), rewritten)
+	if err != nil {
+		return fmt.Errorf("quickjs: compile: %w", err)
+	}
+	return nil
+}
+
+// resettable says no to a module whose instances hold state that neither the
+// memory nor the exported globals have: they could not be made clean again.
+func resettable(info *wasmbin.Info) error {
+	switch {
+	case info.MutatesTable:
+		return errors.New("quickjs: the module changes its table: instances cannot be reset")
+	case info.DropsData || info.InitsMemory || info.PassiveData > 0:
+		return errors.New("quickjs: the module uses passive data: instances cannot be reset")
+	case info.HasStart:
+		return errors.New("quickjs: the module has a start function")
+	case len(info.Memories) != 1 || info.Memories[0].Shared:
+		return errors.New("quickjs: the module must have one memory of its own")
+	}
+	for _, imp := range info.Imports {
+		if imp.Kind != wasmbin.KindFunc {
+			return fmt.Errorf("quickjs: the module imports a %s: instances would share it", imp.Kind)
+		}
+	}
+	return nil
+}
+
+// Get gives a clean VM: a kept one or a new one. The caller must Put it back.
+func (e *Engine) Get(ctx context.Context) (*VM, error) {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if n := len(e.idle); n > 0 {
+		vm := e.idle[n-1]
+		e.idle = e.idle[:n-1]
+		e.mu.Unlock()
+		return vm, nil
+	}
+	e.mu.Unlock()
+	return e.newVM(ctx)
+}
+
+// Put takes a VM back. It is reset if that makes it provably as new, else it
+// is closed.
+func (e *Engine) Put(vm *VM) {
+	if err := vm.reset(); err != nil {
+		vm.close()
+		return
+	}
+	e.mu.Lock()
+	e.stats.Resets++
+	if e.closed || len(e.idle) >= e.opts.Idle {
+		e.mu.Unlock()
+		vm.close()
+		return
+	}
+	e.idle = append(e.idle, vm)
+	e.mu.Unlock()
+}
+
+// Stats tells what the engine holds.
+func (e *Engine) Stats() Stats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.stats
+	s.Idle = len(e.idle)
+	if e.img != nil {
+		s.ImageBytes = e.img.size
+		for _, x := range e.img.extents {
+			s.StoredImageBytes += x.to - x.from
+		}
+		for _, r := range e.img.hot {
+			s.Hot += r.to - r.from
+		}
+	}
+	return s
+}
+
+// Close ends the engine. VMs that are still out must not be used any more.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	idle := e.idle
+	e.idle = nil
+	e.mu.Unlock()
+	for _, vm := range idle {
+		vm.close()
+	}
+	ctx := context.Background()
+	var errs []error
+	if e.runtime != nil {
+		errs = append(errs, e.runtime.Close(ctx))
+	}
+	if e.cache != nil {
+		errs = append(errs, e.cache.Close(ctx))
+	}
+	if e.img != nil {
+		errs = append(errs, e.img.close())
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) count(created, live int) {
+	e.mu.Lock()
+	e.stats.Created += uint64(created)
+	e.stats.Live += live
+	e.mu.Unlock()
+}
+
+// instantiate makes an instance over mem.
+func (e *Engine) instantiate(ctx context.Context, mem *linear) (api.Module, error) {
+	ctx = experimental.WithMemoryAllocator(ctx, mem)
+	mod, err := e.runtime.InstantiateModule(ctx, e.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	if err == nil {
+		err = mem.err
+	}
+	if err != nil {
+		if mod != nil {
+			mod.Close(ctx)
+		}
+		mem.Free()
+		return nil, fmt.Errorf("quickjs: instantiate: %w", err)
+	}
+	return mod, nil
+}

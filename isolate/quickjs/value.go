@@ -1,0 +1,328 @@
+package quickjs
+
+import (
+	"bytes"
+	"math"
+	"strings"
+)
+
+// Args are the arguments of a call of the host function. What reads them ends
+// the VM if it fails, so the methods return no error.
+type Args struct {
+	vm  *VM
+	ptr [6]uint32
+	// N is the number of arguments, at most 6.
+	N int
+}
+
+// VM is the caller.
+func (a *Args) VM() *VM { return a.vm }
+
+// Int reads a number; 0 if it is none.
+func (a *Args) Int(i int) int64 {
+	f := a.Number(i)
+	if math.IsNaN(f) || math.Abs(f) > 1<<53 {
+		return 0
+	}
+	return int64(f)
+}
+
+// Number reads a number.
+func (a *Args) Number(i int) float64 {
+	if i >= a.N {
+		return math.NaN()
+	}
+	return math.Float64frombits(a.vm.must(a.vm.fn.number, uint64(a.ptr[i])))
+}
+
+// Text reads a string. Its encoding is UTF-8, but lone surrogates have three
+// bytes each.
+func (a *Args) Text(i int) string {
+	if i >= a.N {
+		return ""
+	}
+	s, err := a.vm.Text(Value(a.ptr[i]))
+	if err != nil {
+		a.vm.abort(err)
+	}
+	return s
+}
+
+// IsText tells whether argument i is a string.
+func (a *Args) IsText(i int) bool {
+	return i < a.N && a.vm.must(a.vm.fn.isString, uint64(a.ptr[i])) != 0
+}
+
+// Bytes copies the content of an Uint8Array.
+func (a *Args) Bytes(i int) []byte {
+	p, n := a.view(i)
+	b, _ := a.vm.mod.Memory().Read(p, n)
+	return bytes.Clone(b)
+}
+
+// view is where the content of an Uint8Array lies.
+func (a *Args) view(i int) (p, n uint32) {
+	if i >= a.N {
+		return 0, 0
+	}
+	vm, s := a.vm, vm32(a.vm.eng.boot.scratch)
+	ab := vm.must(vm.fn.typed, uint64(a.ptr[i]), s, s+4, s+8)
+	var out [4]uint32
+	if vm.must(vm.fn.isException, ab) == 0 {
+		data := uint32(vm.must(vm.fn.buffer, ab, s+12))
+		if err := vm.words(uint32(s), out[:]); err != nil {
+			vm.abort(err)
+		}
+		p, n = data+out[0], out[1]
+		if out[0]+out[1] < out[0] || out[0]+out[1] > out[3] {
+			vm.abort(errGuest("view outside its buffer"))
+		}
+	} else {
+		vm.must0(vm.fn.freeValue, vm.must(vm.fn.getException))
+	}
+	vm.must0(vm.fn.freeValue, ab)
+	return p, n
+}
+
+func vm32(p uint32) uint64 { return uint64(p) }
+
+// TextOf makes a string of the content of an Uint8Array: bytes that are no
+// UTF-8 become U+FFFD.
+func (a *Args) TextOf(i int) Value {
+	p, n := a.view(i)
+	b, ok := a.vm.mod.Memory().Read(p, n)
+	if !ok {
+		a.vm.abort(errGuest("view outside its memory"))
+	}
+	v, err := a.vm.String(strings.ToValidUTF8(string(b), "\uFFFD"))
+	if err != nil {
+		a.vm.abort(err)
+	}
+	return v
+}
+
+// BytesOf makes an Uint8Array of the UTF-8 of a string.
+func (a *Args) BytesOf(i int) Value {
+	v, err := a.vm.Bytes([]byte(strings.ToValidUTF8(a.Text(i), "\uFFFD")))
+	if err != nil {
+		a.vm.abort(err)
+	}
+	return v
+}
+
+// Text reads a string value.
+func (vm *VM) Text(v Value) (string, error) {
+	s := vm32(vm.eng.boot.scratch)
+	p, err := vm.get(vm.fn.text, uint64(v), s)
+	if err != nil {
+		return "", err
+	}
+	if p == 0 {
+		// The conversion threw; the exception is not ours to show.
+		e, err := vm.get(vm.fn.getException)
+		if err != nil {
+			return "", err
+		}
+		return "", vm.Free(Value(e))
+	}
+	var n [1]uint32
+	if err := vm.words(uint32(s), n[:]); err != nil {
+		return "", err
+	}
+	b, ok := vm.mod.Memory().Read(uint32(p), n[0])
+	if !ok {
+		vm.cause = errGuest("string outside its memory")
+		return "", vm.cause
+	}
+	text := string(b)
+	_, err = vm.get(vm.fn.freeText, p)
+	return text, err
+}
+
+// alloc copies b and a zero byte into guest memory.
+func (vm *VM) alloc(b string) (uint32, error) {
+	p, err := vm.get(vm.fn.malloc, uint64(len(b))+1)
+	if err != nil {
+		return 0, err
+	}
+	if p == 0 {
+		vm.cause = &MemoryError{Want: vm.mem.size + uint64(len(b)), Limit: vm.mem.limit}
+		return 0, vm.cause
+	}
+	m := vm.mod.Memory()
+	if !m.WriteString(uint32(p), b) || !m.WriteByte(uint32(p)+uint32(len(b)), 0) {
+		vm.cause = errGuest("allocation outside its memory")
+		return 0, vm.cause
+	}
+	return uint32(p), nil
+}
+
+func (vm *VM) mustString(s string) uint32 {
+	p, err := vm.alloc(s)
+	if err != nil {
+		vm.abort(err)
+	}
+	return p
+}
+
+// cString reads a zero-terminated string that the interpreter passes.
+func (vm *VM) cString(p uint32) string {
+	const most = 4096 // module names; longer ones are refused by Hooks
+	m := vm.mod.Memory()
+	n := min(most, m.Size()-min(p, m.Size()))
+	b, _ := m.Read(p, n)
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return string(b)
+}
+
+// withString calls f with s in guest memory and frees it.
+func (vm *VM) withString(s string, f func(p, n uint64) error) error {
+	p, err := vm.alloc(s)
+	if err != nil {
+		return err
+	}
+	if err := f(uint64(p), uint64(len(s))); err != nil {
+		return err
+	}
+	_, err = vm.get(vm.fn.free, uint64(p))
+	return err
+}
+
+// String makes a string value.
+func (vm *VM) String(s string) (v Value, err error) {
+	err = vm.withString(s, func(p, n uint64) error {
+		r, err := vm.get(vm.fn.newString, p, n)
+		v = Value(r)
+		return err
+	})
+	return v, err
+}
+
+// Bytes makes an Uint8Array.
+func (vm *VM) Bytes(b []byte) (v Value, err error) {
+	err = vm.withString(string(b), func(p, n uint64) error {
+		r, err := vm.get(vm.fn.newBytes, p, n)
+		v = Value(r)
+		return err
+	})
+	return v, err
+}
+
+// Number makes a number value.
+func (vm *VM) Number(f float64) (Value, error) {
+	v, err := vm.get(vm.fn.newNumber, math.Float64bits(f))
+	return Value(v), err
+}
+
+// Undefined makes an undefined value.
+func (vm *VM) Undefined() (Value, error) {
+	v, err := vm.get(vm.fn.dupValue, uint64(vm.eng.boot.undefPtr))
+	return Value(v), err
+}
+
+// Free gives a value back.
+func (vm *VM) Free(v Value) error {
+	_, err := vm.get(vm.fn.freeValue, uint64(v))
+	return err
+}
+
+// throw makes message the pending exception, from within a host function.
+func (vm *VM) throw(message string) {
+	e := vm.must(vm.fn.newError)
+	v, err := vm.String(message)
+	if err != nil {
+		vm.abort(err)
+	}
+	name := vm.mustString("message")
+	vm.must0(vm.fn.setProp, e, uint64(name), uint64(v))
+	vm.must0(vm.fn.free, uint64(name))
+	vm.must0(vm.fn.freeValue, uint64(v))
+	vm.must0(vm.fn.freeValue, vm.must(vm.fn.throw, e))
+	vm.must0(vm.fn.freeValue, e)
+}
+
+// Flags of qjs_eval.
+const (
+	evalGlobal = 0
+	evalModule = 1
+)
+
+// EvalModule compiles, links and starts a module. v is the promise of its
+// evaluation, or the exception if it could not be compiled or linked.
+func (vm *VM) EvalModule(name, source string) (v Value, threw bool, err error) {
+	return vm.eval(name, source, evalModule)
+}
+
+func (vm *VM) eval(name, source string, flags uint64) (v Value, threw bool, err error) {
+	err = vm.withString(source, func(p, n uint64) error {
+		return vm.withString(name, func(np, _ uint64) error {
+			r, err := vm.get(vm.fn.eval, p, n, np, flags)
+			v = Value(r)
+			return err
+		})
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	return vm.check(v)
+}
+
+// check exchanges an exception result for the pending exception.
+func (vm *VM) check(v Value) (Value, bool, error) {
+	bad, err := vm.get(vm.fn.isException, uint64(v))
+	if err != nil || bad == 0 {
+		return v, false, err
+	}
+	if err := vm.Free(v); err != nil {
+		return 0, false, err
+	}
+	e, err := vm.get(vm.fn.getException)
+	return Value(e), true, err
+}
+
+// CallEntry calls a function of the prelude and frees the arguments.
+func (vm *VM) CallEntry(i int, args ...Value) (v Value, threw bool, err error) {
+	argv, err := vm.get(vm.fn.malloc, uint64(4*len(args)+4))
+	if err != nil {
+		return 0, false, err
+	}
+	for j, a := range args {
+		if !vm.mod.Memory().WriteUint32Le(uint32(argv)+uint32(4*j), uint32(a)) {
+			vm.cause = errGuest("allocation outside its memory")
+			return 0, false, vm.cause
+		}
+	}
+	b := &vm.eng.boot
+	r, err := vm.get(vm.fn.call, uint64(b.entries[i]), uint64(b.undefPtr), uint64(len(args)), argv)
+	if err != nil {
+		return 0, false, err
+	}
+	if _, err := vm.get(vm.fn.free, argv); err != nil {
+		return 0, false, err
+	}
+	for _, a := range args {
+		if err := vm.Free(a); err != nil {
+			return 0, false, err
+		}
+	}
+	return vm.check(Value(r))
+}
+
+// RunJob runs one pending job (a promise reaction). It tells whether there was
+// one; thrown is the exception of one that cannot be caught, else 0.
+func (vm *VM) RunJob() (ran bool, thrown Value, err error) {
+	r, err := vm.get(vm.fn.runJob)
+	if err != nil {
+		return false, 0, err
+	}
+	switch n := int32(uint32(r)); {
+	case n == 0:
+		return false, 0, nil
+	case n > 0:
+		return true, 0, nil
+	}
+	e, err := vm.get(vm.fn.getException)
+	return true, Value(e), err
+}

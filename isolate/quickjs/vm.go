@@ -1,0 +1,361 @@
+package quickjs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/tetratelabs/wazero/api"
+)
+
+// Hooks answer what a VM asks while it runs. They are called on the goroutine
+// that called the VM. An error from Call or Tick ends the VM's life: the call
+// into it returns that error and the VM takes no other.
+type Hooks interface {
+	// Call is a call of the function that the prelude was given. A zero Value
+	// is undefined.
+	Call(args *Args) (Value, error)
+	// Tick is called when the fuel of one quantum is used up.
+	Tick() error
+	// Normalize resolves a module specifier; Load gives a module's source. The
+	// code sees the error's text.
+	Normalize(base, specifier string) (string, error)
+	Load(name string) (string, error)
+	// Rejected is told of a rejected promise that nobody handles, and again,
+	// with handled, when somebody does. promise identifies it; reason may be
+	// used until Rejected returns.
+	Rejected(promise, reason Value, handled bool)
+	// Now gives the wall clock and a monotonic clock in nanoseconds.
+	Now() (realtime, monotonic int64)
+	// Random fills b.
+	Random(b []byte)
+}
+
+// A Value is a JavaScript value that the VM keeps for us until Free.
+type Value uint32
+
+// A VM is one interpreter with its own memory. It is not safe for concurrent
+// use.
+type VM struct {
+	eng   *Engine
+	mod   api.Module
+	mem   *linear
+	ctx   *vmContext
+	fn    functions
+	fuel  api.MutableGlobal
+	globs []api.MutableGlobal
+	hooks Hooks
+
+	depth    int           // calls into the guest under way
+	since    time.Time     // start of the current stretch of guest work
+	cpu      time.Duration // finished stretches
+	spent    int64         // fuel of finished quanta
+	granted  int64         // fuel given with the last refill
+	cause    error         // why the VM is dead
+	promised bool          // counted as live
+}
+
+// A function is an export with the stack that its calls run on. While it is
+// busy, a nested call needs a stack of its own.
+type function struct {
+	api.Function
+	name string
+	busy bool
+}
+
+type functions struct {
+	initialize, qjsInit, setMaxStack, setLoader, setRejection, setGC, runGC *function
+	malloc, free                                                            *function
+	eval, call, runJob                                                      *function
+	isException, getException, throw, newError, setProp                     *function
+	newString, newNumber, newBytes, newHostFunction                         *function
+	text, freeText, number, freeValue, dupValue, valuePtr                   *function
+	typed, buffer, propIndex, isString                                      *function
+	undef, null, trueValue, falseValue, contextPtr                          *function
+}
+
+func (fs *functions) all() map[string]**function {
+	return map[string]**function{
+		"_initialize": &fs.initialize, "qjs_init": &fs.qjsInit,
+		"qjs_set_max_stack_size": &fs.setMaxStack, "qjs_set_module_loader": &fs.setLoader,
+		"qjs_set_promise_rejection_handler": &fs.setRejection,
+		"qjs_set_gc_threshold":              &fs.setGC, "qjs_run_gc": &fs.runGC,
+		"wasm_malloc": &fs.malloc, "wasm_free": &fs.free,
+		"qjs_eval": &fs.eval, "qjs_call": &fs.call, "qjs_execute_pending_job": &fs.runJob,
+		"qjs_is_exception": &fs.isException, "qjs_get_exception": &fs.getException,
+		"qjs_throw": &fs.throw, "qjs_new_error": &fs.newError, "qjs_set_prop_string": &fs.setProp,
+		"qjs_new_string": &fs.newString, "qjs_new_number": &fs.newNumber,
+		"qjs_new_uint8_array": &fs.newBytes, "qjs_new_host_function": &fs.newHostFunction,
+		"qjs_get_string_len": &fs.text, "qjs_free_cstring": &fs.freeText,
+		"qjs_get_float64": &fs.number, "qjs_free_value": &fs.freeValue,
+		"qjs_dup_value": &fs.dupValue, "qjs_get_value_ptr": &fs.valuePtr,
+		"qjs_get_typed_array_buffer": &fs.typed, "qjs_get_array_buffer": &fs.buffer,
+		"qjs_get_prop_uint32": &fs.propIndex, "qjs_is_string": &fs.isString,
+		"qjs_get_undefined": &fs.undef, "qjs_get_null": &fs.null,
+		"qjs_get_true": &fs.trueValue, "qjs_get_false": &fs.falseValue,
+		"qjs_get_context_ptr": &fs.contextPtr,
+	}
+}
+
+// scratchSize is the size of the guest buffer for results by reference.
+const scratchSize = 64
+
+// newVM makes a VM over the image.
+func (e *Engine) newVM(ctx context.Context) (*VM, error) {
+	mem := &linear{reserved: e.opts.MaxMemory, img: e.img, limit: e.opts.MaxMemory}
+	mod, err := e.instantiate(ctx, mem)
+	if err != nil {
+		return nil, err
+	}
+	vm, err := e.wrap(mod, mem)
+	if err != nil {
+		mod.Close(ctx)
+		return nil, err
+	}
+	if have := uint64(mod.Memory().Size()); have < e.img.size {
+		if _, ok := mod.Memory().Grow(uint32((e.img.size - have) / wasmPage)); !ok {
+			vm.close()
+			return nil, errors.New("quickjs: the image does not fit the memory")
+		}
+	}
+	vm.restoreGlobals()
+	e.count(1, 1)
+	vm.promised = true
+	return vm, nil
+}
+
+func (e *Engine) wrap(mod api.Module, mem *linear) (*VM, error) {
+	vm := &VM{eng: e, mod: mod, mem: mem}
+	vm.ctx = &vmContext{Context: context.Background(), vm: vm}
+	for name, slot := range vm.fn.all() {
+		// The stack of a call is allocated with its first use, see resolve.
+		*slot = &function{name: name}
+	}
+	for _, g := range e.info.ExportedGlobals {
+		mg, ok := mod.ExportedGlobal(g.Name).(api.MutableGlobal)
+		if !ok {
+			return nil, fmt.Errorf("quickjs: global %s is not there", g.Name)
+		}
+		vm.globs = append(vm.globs, mg)
+	}
+	if !e.opts.Unmetered {
+		fuel, ok := mod.ExportedGlobal(fuelExport).(api.MutableGlobal)
+		if !ok {
+			return nil, fmt.Errorf("quickjs: global %s is not there", fuelExport)
+		}
+		vm.fuel = fuel
+	}
+	vm.mem.over = func(want uint64) { vm.abort(&MemoryError{Want: want, Limit: vm.mem.limit}) }
+	return vm, nil
+}
+
+func (vm *VM) restoreGlobals() {
+	for i, g := range vm.globs {
+		g.Set(vm.eng.boot.globals[i])
+	}
+	vm.spent = 0
+	vm.refill(vm.eng.opts.Quantum)
+}
+
+func (vm *VM) refill(n int64) {
+	vm.granted = n
+	if vm.fuel != nil {
+		vm.fuel.Set(uint64(n))
+	}
+}
+
+// A MemoryError ends a VM whose memory would have grown beyond its limit.
+type MemoryError struct{ Want, Limit uint64 }
+
+func (e *MemoryError) Error() string {
+	return fmt.Sprintf("quickjs: memory of %d bytes wanted, %d allowed", e.Want, e.Limit)
+}
+
+// A GuestError says that the interpreter did what a sound one does not: it
+// trapped, or gave a pointer outside its memory.
+type GuestError struct {
+	Reason string
+	Err    error
+}
+
+func (e *GuestError) Error() string {
+	if e.Err != nil {
+		return "quickjs: " + e.Reason + ": " + e.Err.Error()
+	}
+	return "quickjs: " + e.Reason
+}
+
+func (e *GuestError) Unwrap() error { return e.Err }
+
+func errGuest(reason string) error { return &GuestError{Reason: reason} }
+
+// aborted is what abort panics with.
+type aborted struct{}
+
+func (aborted) Error() string { return "quickjs: aborted" }
+
+// abort ends the VM from within a host function: wazero unwinds the guest.
+func (vm *VM) abort(err error) {
+	if vm.cause == nil {
+		vm.cause = err
+	}
+	panic(aborted{})
+}
+
+// Err says why the VM is dead, nil while it lives.
+func (vm *VM) Err() error { return vm.cause }
+
+// Begin gives a clean VM to hooks. memory is the limit of the linear memory,
+// seed that of Math.random.
+func (vm *VM) Begin(hooks Hooks, memory, seed uint64) error {
+	if memory < vm.mem.size || memory > vm.mem.reserved {
+		return fmt.Errorf("quickjs: memory limit %d is not within %d and %d", memory, vm.mem.size, vm.mem.reserved)
+	}
+	vm.hooks = hooks
+	vm.mem.limit = memory / wasmPage * wasmPage
+	if seed == 0 {
+		seed = 1 // the generator's only fixed point
+	}
+	if !vm.mod.Memory().WriteUint64Le(vm.eng.boot.random, seed) {
+		return errGuest("random state outside its memory")
+	}
+	return nil
+}
+
+// CPU is the time that the guest has worked, without that of Tick.
+func (vm *VM) CPU() time.Duration {
+	if vm.depth > 0 {
+		return vm.cpu + time.Since(vm.since)
+	}
+	return vm.cpu
+}
+
+// Fuel is what the guest has used of it.
+func (vm *VM) Fuel() int64 {
+	if vm.fuel == nil {
+		return 0
+	}
+	return vm.spent + vm.granted - int64(vm.fuel.Get())
+}
+
+// Memory is the size of the linear memory, which never shrinks.
+func (vm *VM) Memory() uint64 { return vm.mem.size }
+
+// outOfFuel is called by the guest. It is also what keeps one VM from stopping
+// the garbage collector and its neighbours: compiled code cannot be preempted.
+func (vm *VM) outOfFuel() {
+	now := time.Now()
+	vm.cpu += now.Sub(vm.since)
+	vm.since = now
+	vm.spent += vm.granted - int64(vm.fuel.Get())
+	vm.refill(vm.eng.opts.Quantum)
+	if vm.hooks != nil {
+		if err := vm.hooks.Tick(); err != nil {
+			vm.abort(err)
+		}
+	}
+	runtime.Gosched()
+	vm.since = time.Now()
+}
+
+// invoke calls an export; stack holds the parameters and then the result.
+func (vm *VM) invoke(f *function, stack []uint64) error {
+	if vm.cause != nil {
+		return vm.cause
+	}
+	target := f.Function
+	if target == nil || f.busy {
+		target = vm.mod.ExportedFunction(f.name)
+		if target == nil {
+			vm.cause = errGuest("no export " + f.name)
+			return vm.cause
+		}
+		if f.Function == nil {
+			f.Function = target
+		}
+	}
+	nested := f.busy
+	f.busy = true
+	if vm.depth == 0 {
+		vm.since = time.Now()
+	}
+	vm.depth++
+	err := target.CallWithStack(vm.ctx, stack)
+	vm.depth--
+	if vm.depth == 0 {
+		vm.cpu += time.Since(vm.since)
+	}
+	f.busy = nested
+	if err != nil && vm.cause == nil {
+		vm.cause = &GuestError{Reason: "trap in " + f.name, Err: err}
+	}
+	return vm.cause
+}
+
+func (vm *VM) get(f *function, params ...uint64) (uint64, error) {
+	var stack [6]uint64
+	copy(stack[:], params)
+	err := vm.invoke(f, stack[:])
+	return stack[0], err
+}
+
+// must is get within a host function.
+func (vm *VM) must(f *function, params ...uint64) uint64 {
+	v, err := vm.get(f, params...)
+	if err != nil {
+		vm.abort(err)
+	}
+	return v
+}
+
+func (vm *VM) must0(f *function, params ...uint64) { vm.must(f, params...) }
+
+// reset makes the VM as new, or says why it cannot. Everything that a call can
+// have changed is: the linear memory, whose pages are dropped; its size, which
+// must be the image's; the mutable globals, which are set. The module has no
+// table or passive segment that code could change (resettable). A VM that was
+// ended in the middle is not reused: its stack was unwound from outside.
+func (vm *VM) reset() error {
+	if vm.cause != nil {
+		return vm.cause
+	}
+	if vm.depth != 0 {
+		return errors.New("quickjs: a call is under way")
+	}
+	vm.hooks = nil
+	vm.cpu = 0
+	if err := vm.mem.reset(); err != nil {
+		return err
+	}
+	vm.restoreGlobals()
+	vm.mem.warm()
+	return nil
+}
+
+func (vm *VM) close() {
+	if vm.cause == nil {
+		vm.cause = ErrClosed
+	}
+	vm.hooks = nil
+	vm.mod.Close(context.Background())
+	if vm.promised {
+		vm.promised = false
+		vm.eng.count(0, -1)
+	}
+}
+
+// words reads little-endian words at p.
+func (vm *VM) words(p uint32, out []uint32) error {
+	b, ok := vm.mod.Memory().Read(p, uint32(4*len(out)))
+	if !ok {
+		vm.cause = errGuest("pointer outside its memory")
+		return vm.cause
+	}
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint32(b[4*i:])
+	}
+	return nil
+}
