@@ -1,0 +1,110 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// Tenants of the suites' policy: any name with the prefix. A test takes names
+// of its own, so that tests do not meet.
+const (
+	// AgentPrefix tenants may do everything that the policy language can grant.
+	AgentPrefix = "t-"
+	// IsolatePrefix tenants have an isolate without bindings or fetch, and no
+	// jail.
+	IsolatePrefix = "iso-"
+	// NobodyPrefix tenants are agents whom the user "nobody" may act for.
+	NobodyPrefix = "t-nobody-"
+	// Stranger is granted nothing.
+	Stranger = "stranger"
+)
+
+// TokenName is the credential that the policy adds to requests to APIHost.
+const TokenName = "world-token"
+
+// Scale multiplies a time that is meant for a machine of ordinary speed; the
+// emulated one of tests/vm sets SANDBOXD_TEST_SCALE.
+func Scale(d time.Duration) time.Duration {
+	factor, err := strconv.Atoi(os.Getenv("SANDBOXD_TEST_SCALE"))
+	if err != nil || factor < 1 {
+		factor = 1
+	}
+	return time.Duration(factor) * d
+}
+
+// Limits that the policy grants and that tests push against.
+const (
+	JailMemory = 192 << 20
+	JailPids   = 64
+	JailCPUs   = 0.5
+)
+
+// CPULimit and WallLimit are an isolate's.
+func CPULimit() time.Duration  { return Scale(500 * time.Millisecond) }
+func WallLimit() time.Duration { return Scale(5 * time.Second) }
+
+func policyText() string {
+	return fmt.Sprintf(`version: 1
+callers:
+  - user: root
+    tenants: ["*"]
+    admin: true
+  - user: nobody
+    tenants: ["%[1]s*"]
+profiles:
+  agent:
+    isolate:
+      languages: [js, ts]
+      bindings: {DB: {type: db}, KV: {type: kv}, LOG: {type: log}}
+      fetch: true
+      limits: {wall: %[2]s, cpu: %[3]s, memory: 32MiB, output: 64KiB, requests: 5}
+    jail:
+      template: host
+      preview: true
+      env: {SUITE: whole-system}
+      limits: {memory: %[4]d, cpus: %[5]g, pids: %[6]d, wall: 10m, idle: 10m, lifetime: 1h, output: 1MiB}
+    egress:
+      - host: %[7]s
+        methods: [GET, POST]
+        paths: ["/v1/*"]
+        addresses: [%[8]s]
+        resolve: [%[9]s]
+        credential: {name: %[10]s, as: bearer}
+      - host: %[11]s
+        methods: [GET]
+        addresses: [%[8]s]
+        resolve: [%[9]s]
+  plain:
+    isolate:
+      languages: [js]
+      limits: {wall: %[2]s, cpu: %[3]s, memory: 32MiB, output: 64KiB}
+tenants:
+  "%[12]s*": {profile: agent}
+  "%[13]s*": {profile: plain}
+`, NobodyPrefix, WallLimit(), CPULimit(), JailMemory, JailCPUs, JailPids,
+		APIHost, WorldPrefix, WorldAddr, TokenName, OtherHost, AgentPrefix, IsolatePrefix)
+}
+
+// configure writes what the daemon is started with to dir.
+func configure(dir string, w *World) error {
+	if err := os.MkdirAll(filepath.Join(dir, "credentials"), 0o700); err != nil {
+		return err
+	}
+	roots, err := os.ReadFile("/etc/ssl/certs/ca-certificates.crt")
+	if err != nil {
+		return fmt.Errorf("the machine's own roots: %w", err)
+	}
+	for name, text := range map[string]string{
+		"policy.yaml":              policyText(),
+		"credentials/" + TokenName: w.Token,
+		"roots.pem":                string(roots) + "\n" + string(w.CA),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
