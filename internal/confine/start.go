@@ -53,6 +53,19 @@ func Start(cmd *exec.Cmd, uid, gid uint32) error {
 // of the thread, and then ends as well, as its goroutine never unlocks it.
 func startOnThread(cmd *exec.Cmd, pidfd *int, own bool, started chan<- error) {
 	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		// The first thread can never end, and it is the one that shows as the
+		// whole process. While it is held here, another goroutine cannot be on it.
+		moved := make(chan struct{})
+		go func() {
+			runtime.LockOSThread()
+			close(moved)
+			startOnThread(cmd, pidfd, own, started)
+		}()
+		<-moved
+		runtime.UnlockOSThread()
+		return
+	}
 	if err := dropBounding(); err != nil {
 		started <- err
 		return

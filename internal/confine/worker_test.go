@@ -75,7 +75,7 @@ func forbidden() map[string]func() error {
 		"socketpair":      raw(unix.SYS_SOCKETPAIR, unix.AF_UNIX, unix.SOCK_STREAM),
 		"connect":         raw(unix.SYS_CONNECT, 3, pathArg(), 16),
 		"bind":            raw(unix.SYS_BIND, 3, pathArg(), 16),
-		"setsockopt":      raw(unix.SYS_SETSOCKOPT, 3, unix.SOL_SOCKET, unix.SO_RCVBUF),
+		"setsockopt":      raw(unix.SYS_SETSOCKOPT, 3, unix.SOL_SOCKET, unix.SO_REUSEPORT),
 		"execve":          raw(unix.SYS_EXECVE, pathArg()),
 		"execveat":        raw(unix.SYS_EXECVEAT, uintptr(at), pathArg()),
 		"fork":            raw(unix.SYS_FORK),
