@@ -1,0 +1,170 @@
+package control
+
+import (
+	"net/netip"
+	"time"
+
+	"sandboxd/policy"
+)
+
+// Methods. The daemon calls the first group, the proxy the second.
+const (
+	MethodCredentials = "credentials" // Credentials, one file each
+	MethodHello       = "hello"       // Hello (preview listener) → nothing
+	MethodAttach      = "attach"      // Attach, five sockets → Attached
+	MethodDetach      = "detach"      // Detach
+	MethodRules       = "rules"       // Rules
+	MethodFetch       = "fetch"       // Fetch, one socket
+	MethodExpose      = "expose"      // Expose
+	MethodUnexpose    = "unexpose"    // Unexpose
+	MethodRemove      = "remove"      // Remove
+
+	MethodDecision = "decision" // Decision → acknowledgement, or a notice
+	MethodDialJail = "dialjail" // DialJail → one socket
+)
+
+// A Decision is the record of one outgoing request or name lookup.
+type Decision struct {
+	Time   time.Time `json:"time"`
+	Tenant string    `json:"tenant"`
+	RunID  string    `json:"run_id,omitempty"`
+	// Origin is "jail" or "isolate".
+	Origin string `json:"origin"`
+	// Kind is "request", "tunnel" or "dns"; Phase "decided" or "finished".
+	Kind    string     `json:"kind"`
+	Phase   string     `json:"phase"`
+	Allowed bool       `json:"allowed"`
+	Reason  string     `json:"reason,omitempty"` // fixed words such as "no_rule"
+	Rule    string     `json:"rule,omitempty"`
+	Scheme  string     `json:"scheme,omitempty"`
+	Host    string     `json:"host"`
+	Port    uint16     `json:"port,omitempty"`
+	Method  string     `json:"method,omitempty"`
+	Path    string     `json:"path,omitempty"` // without query
+	Address netip.Addr `json:"address,omitzero"`
+	// Credential is a name, never a value.
+	Credential string        `json:"credential,omitempty"`
+	Status     int           `json:"status,omitempty"`
+	BytesOut   int64         `json:"bytes_out"`
+	BytesIn    int64         `json:"bytes_in"`
+	Duration   time.Duration `json:"duration"`
+}
+
+// Credentials names the files that come with the message, in order.
+type Credentials struct {
+	Names []string `json:"names"`
+}
+
+// Hello is the proxy's configuration. With Preview set, the preview listener
+// comes with it.
+type Hello struct {
+	// Roots are the certificates, PEM, that upstream servers are verified
+	// against.
+	Roots       []byte `json:"roots"`
+	Preview     bool   `json:"preview"`
+	PreviewBase string `json:"preview_base"`
+	// Synthetic is where DNS answers come from.
+	Synthetic netip.Prefix `json:"synthetic"`
+	Limits    Limits       `json:"limits"`
+}
+
+// Limits of one tenant (step 2).
+type Limits struct {
+	// Connections at the same time, jail and isolates together.
+	Connections int `json:"connections"`
+	// Requests and lookups in a second, and in one go.
+	Rate  float64 `json:"rate"`
+	Burst int     `json:"burst"`
+	// Header is how long a request head or a TLS handshake may take, Idle how
+	// long nothing may happen on a kept-alive connection or in a transfer,
+	// Dial how long name lookup and connection each may take, Answer how long
+	// a server may think, Total how long a request or tunnel may last.
+	Header time.Duration `json:"header"`
+	Idle   time.Duration `json:"idle"`
+	Dial   time.Duration `json:"dial"`
+	Answer time.Duration `json:"answer"`
+	Total  time.Duration `json:"total"`
+}
+
+// DefaultLimits are used for each field that is not set.
+func DefaultLimits() Limits {
+	return Limits{
+		Connections: 512, Rate: 500, Burst: 1000,
+		Header: 10 * time.Second, Idle: 2 * time.Minute, Dial: 10 * time.Second,
+		Answer: 5 * time.Minute, Total: 12 * time.Hour,
+	}
+}
+
+// Filled returns l with the defaults where nothing is set.
+func (l Limits) Filled() Limits {
+	d := DefaultLimits()
+	if l.Connections <= 0 {
+		l.Connections = d.Connections
+	}
+	if l.Rate <= 0 {
+		l.Rate = d.Rate
+	}
+	if l.Burst <= 0 {
+		l.Burst = d.Burst
+	}
+	for _, f := range []struct{ v, d *time.Duration }{
+		{&l.Header, &d.Header}, {&l.Idle, &d.Idle}, {&l.Dial, &d.Dial}, {&l.Answer, &d.Answer}, {&l.Total, &d.Total},
+	} {
+		if *f.v <= 0 {
+			*f.v = *f.d
+		}
+	}
+	return l
+}
+
+// Attach gives the proxy a jail's sockets.
+type Attach struct {
+	Tenant  string     `json:"tenant"`
+	Link    uint64     `json:"link"`
+	Gateway netip.Addr `json:"gateway"`
+}
+
+// Attached carries the certificate of the link's own authority, PEM.
+type Attached struct {
+	CA []byte `json:"ca"`
+}
+
+// Detach ends a link.
+type Detach struct {
+	Link uint64 `json:"link"`
+}
+
+// Rules replaces a tenant's rules.
+type Rules struct {
+	Tenant string        `json:"tenant"`
+	Rules  []policy.Rule `json:"rules"`
+}
+
+// Fetch gives the proxy one end of an isolate's connection.
+type Fetch struct {
+	Tenant string `json:"tenant"`
+	RunID  string `json:"run_id"`
+}
+
+// Expose publishes a port under a host label.
+type Expose struct {
+	Label   string    `json:"label"`
+	Tenant  string    `json:"tenant"`
+	Port    uint16    `json:"port"`
+	Expires time.Time `json:"expires"`
+}
+
+// Unexpose withdraws a label.
+type Unexpose struct {
+	Label string `json:"label"`
+}
+
+// Remove ends everything of a tenant.
+type Remove struct {
+	Tenant string `json:"tenant"`
+}
+
+// DialJail asks for a connection to a published port.
+type DialJail struct {
+	Label string `json:"label"`
+}
