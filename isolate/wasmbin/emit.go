@@ -8,6 +8,7 @@ type emitter struct {
 	oof  uint32 // index of the imported function
 	out  []byte
 	root []int32 // region → the call-free loop that holds its fuel, or none
+	exit []exits // of the wrapped roots, by region
 
 	// Locals of the function at hand: the fuel of call-free loops, an operand
 	// and a result.
@@ -19,11 +20,14 @@ func (e *emitter) function(fn int) *Error {
 	b := e.m.bodies[fn-e.m.info.ImportedFunctions]
 	r := reader{b: e.m.wasm[:b.code.end], pos: int(b.code.pos), section: "code", fn: fn}
 	e.a.m = e.m
-	e.a.analyse(&r)
+	e.a.analyse(&r, len(e.m.types[e.m.funcs[fn]].Results) == 0)
 	if r.err != nil {
 		return r.err
 	}
 	holds := e.findRoots()
+	if holds {
+		e.findExits()
+	}
 	if !e.locals(b, holds) {
 		return &Error{Section: "code", Func: fn, Offset: int(b.decl.pos), Reason: "no room for more locals"}
 	}
@@ -98,26 +102,45 @@ func (e *emitter) patch(p *patch) {
 	case patchCall:
 		e.out = appendU32(e.out, e.shift(uint32(p.arg)))
 	case patchHead:
-		e.constant(e.a.regions[p.region].cost, held, p.region != 0 || e.a.regions[0].calls)
+		e.head(p.region, held)
 	case patchPart:
 		if p.arg > 0 {
 			e.constant(p.arg, held, false)
 		}
 	case patchEnter:
-		if root == p.region {
-			e.op(opGlobalGet, e.fuel)
-			e.op(opLocalSet, e.held)
-		}
+		e.enter(p.region)
+	case patchClose:
+		e.close(p.region)
 	case patchLeave:
 		if held && e.root[p.arg] != root {
-			e.op(opLocalGet, e.held)
-			e.op(opGlobalSet, e.fuel)
+			e.release()
+		}
+	case patchLabel:
+		e.label(p.region, &e.a.labels[p.arg])
+	case patchBrIf:
+		e.brIf(p.region, &e.a.labels[p.arg])
+	case patchTable:
+		n := int64(e.a.labels[p.arg].index)
+		e.out = appendU32(e.out, uint32(n-1)) // the default is not counted
+		for i := range n {
+			e.label(p.region, &e.a.labels[p.arg+1+i])
 		}
 	case patchBulk:
 		e.bulk(p, held)
 	case patchGrow:
 		e.grow(p, held)
 	}
+}
+
+// take moves the fuel from the global to the local, release moves it back.
+func (e *emitter) take() {
+	e.op(opGlobalGet, e.fuel)
+	e.op(opLocalSet, e.held)
+}
+
+func (e *emitter) release() {
+	e.op(opLocalGet, e.held)
+	e.op(opGlobalSet, e.fuel)
 }
 
 func (e *emitter) shift(fn uint32) uint32 {
@@ -170,13 +193,11 @@ func (e *emitter) store(held, check bool) {
 	}
 	e.out = append(e.out, opI64Const, 0, opI64LtS, opIf, blockEmpty)
 	if held {
-		e.op(opLocalGet, e.held)
-		e.op(opGlobalSet, e.fuel)
+		e.release()
 	}
 	e.op(opCall, e.oof)
 	if held {
-		e.op(opGlobalGet, e.fuel)
-		e.op(opLocalSet, e.held)
+		e.take()
 	}
 	e.out = append(e.out, opEnd)
 }

@@ -12,6 +12,10 @@ const (
 	patchGrow         // charges by the operand, after, if it succeeded
 	patchLeave        // a branch leaves region for region arg
 	patchEnter        // region begins, before its loop
+	patchClose        // region has ended, after its loop
+	patchLabel        // replaces the label labels[arg]
+	patchBrIf         // the same for a whole br_if, which may leave region
+	patchTable        // replaces the labels of br_table, from labels[arg]
 )
 
 // A patch is a change at a position of a body. Patches stand in the order of
@@ -30,17 +34,29 @@ type region struct {
 	parent int32
 	depth  int32
 	calls  bool  // calls something, in it or below
+	params bool  // the loop takes operands
+	block  span  // its block type
+	frame  int32 // of the loop, counted from the function's
 	cost   int64 // of the longest path through its small parts
 	before int64 // of the parent's path when the loop was entered
 }
 
+// A label is a branch's label and where it lands. In front of the labels of a
+// br_table stands one with their number.
+type label struct {
+	index  uint32
+	frame  int32 // counted from the function's
+	region int32
+	bare   bool // it carries no operands
+}
+
 // A frame is an open block.
 type frame struct {
-	op      byte
-	region  int32 // that a branch to it lands in
-	label   int64 // longest path over the branches to its end, or none
-	atIf    int64 // path at the if, for its else
-	started int64 // path where the block began
+	op     byte
+	bare   bool  // a branch to it carries no operands
+	region int32 // that a branch to it lands in
+	label  int64 // longest path over the branches to its end, or none
+	atIf   int64 // path at the if, for its else
 }
 
 // A meter finds out where one function is charged and how much. It is reused
@@ -51,6 +67,7 @@ type meter struct {
 	frames  []frame
 	regions []region
 	patches []patch
+	labels  []label // of branches out of their region
 
 	cur  int32 // region
 	path int64 // longest path from the head of cur, without the open part
@@ -61,11 +78,11 @@ type meter struct {
 }
 
 // analyse fills regions and patches for the expression at r, which walk has
-// found well-formed.
-func (a *meter) analyse(r *reader) {
+// found well-formed. bare says that the function returns nothing.
+func (a *meter) analyse(r *reader, bare bool) {
 	a.regions = append(a.regions[:0], region{parent: none})
-	a.frames = append(a.frames[:0], frame{op: opBlock, label: none})
-	a.patches = a.patches[:0]
+	a.frames = append(a.frames[:0], frame{op: opBlock, bare: bare, label: none})
+	a.patches, a.labels = a.patches[:0], a.labels[:0]
 	a.cur, a.path, a.bulk = 0, 0, false
 	a.patch(patch{pos: uint32(r.pos), kind: patchHead})
 	a.begin(r.pos, true)
@@ -79,9 +96,7 @@ func (a *meter) analyse(r *reader) {
 }
 
 func (a *meter) patch(p patch) {
-	if p.kind != patchHead && p.kind != patchEnter {
-		p.region = a.cur
-	}
+	p.region = a.cur
 	a.patches = append(a.patches, p)
 }
 
@@ -142,11 +157,12 @@ func (a *meter) step() {
 		a.close()
 		a.branch(in.index)
 		a.leave(in.index)
+		a.relabel(patchLabel, in.imm)
 		a.path = none
 	case opBrIf:
 		a.close()
 		a.branch(in.index)
-		a.leave(in.index)
+		a.relabel(patchBrIf, in.pos)
 		a.begin(in.end, false)
 	case opBrTable:
 		a.brTable()
@@ -169,7 +185,20 @@ func (a *meter) step() {
 }
 
 func (a *meter) push(op byte) {
-	a.frames = append(a.frames, frame{op: op, region: a.cur, label: none, started: a.path})
+	a.frames = append(a.frames, frame{op: op, bare: a.bare(), region: a.cur, label: none})
+}
+
+// bare tells whether branches to the block that begins carry no operands.
+func (a *meter) bare() bool {
+	switch {
+	case a.in.block == blockEmpty:
+		return true
+	case a.in.block != blockIndexed:
+		return a.in.op == opLoop
+	case a.in.op == opLoop:
+		return len(a.m.types[a.in.index].Params) == 0
+	}
+	return len(a.m.types[a.in.index].Results) == 0
 }
 
 func (a *meter) call(live bool) {
@@ -214,14 +243,16 @@ func (a *meter) enterLoop() {
 		return
 	}
 	a.close()
-	i := int32(len(a.regions))
 	a.regions = append(a.regions, region{
 		parent: a.cur, depth: a.regions[a.cur].depth + 1, before: a.path,
+		params: !a.bare(),
+		block:  span{uint32(a.in.imm), uint32(a.in.end)},
+		frame:  int32(len(a.frames)),
 	})
-	a.patch(patch{pos: uint32(a.in.pos), kind: patchEnter, region: i})
-	a.cur, a.path = i, 0
+	a.cur, a.path = int32(len(a.regions)-1), 0
+	a.patch(patch{pos: uint32(a.in.pos), kind: patchEnter})
 	a.push(opLoop)
-	a.patch(patch{pos: uint32(a.in.end), kind: patchHead, region: i})
+	a.patch(patch{pos: uint32(a.in.end), kind: patchHead})
 	a.begin(a.in.end, true)
 }
 
@@ -233,8 +264,8 @@ func (a *meter) end() {
 	case opLoop:
 		a.finish(a.cur, a.path)
 		r := a.regions[a.cur]
+		a.patch(patch{pos: uint32(a.in.end), kind: patchClose})
 		if a.path != none {
-			a.patch(patch{pos: uint32(a.in.end), kind: patchLeave, arg: int64(r.parent)})
 			a.path = r.before
 		}
 		if r.calls {
@@ -284,27 +315,53 @@ func (a *meter) finishAll() {
 	}
 }
 
-// leave notes a branch that may carry fuel out of a region.
-func (a *meter) leave(l uint32) {
-	if a.path == none {
+// relabel notes a branch out of its region, whose label may change.
+func (a *meter) relabel(kind byte, pos int) {
+	l := a.label(a.in.index)
+	if l.region == a.cur {
 		return
 	}
-	to := a.frames[len(a.frames)-1-int(l)].region
-	if to != a.cur {
+	a.patch(patch{pos: uint32(pos), skip: uint32(a.in.end - pos), kind: kind, arg: int64(len(a.labels))})
+	a.labels = append(a.labels, l)
+}
+
+func (a *meter) label(l uint32) label {
+	i := len(a.frames) - 1 - int(l)
+	f := &a.frames[i]
+	return label{index: l, frame: int32(i), region: f.region, bare: f.bare}
+}
+
+// lands returns the region in which a branch to label l lands.
+func (a *meter) lands(l uint32) int32 {
+	return a.frames[len(a.frames)-1-int(l)].region
+}
+
+// leave notes a branch that may carry fuel out of a region.
+func (a *meter) leave(l uint32) {
+	if to := a.lands(l); a.path != none && to != a.cur {
 		a.patch(patch{pos: uint32(a.in.pos), kind: patchLeave, arg: int64(to)})
 	}
 }
 
 func (a *meter) brTable() {
 	a.close()
-	outer := uint32(0)
-	depth := int32(1 << 30)
+	outer := a.in.labels[0]
 	for _, l := range a.in.labels {
 		a.branch(l)
-		if d := a.regions[a.frames[len(a.frames)-1-int(l)].region].depth; d < depth {
-			outer, depth = l, d
+		if a.regions[a.lands(l)].depth < a.regions[a.lands(outer)].depth {
+			outer = l
 		}
 	}
 	a.leave(outer)
+	if a.lands(outer) != a.cur {
+		a.patch(patch{
+			pos: uint32(a.in.imm), skip: uint32(a.in.end - a.in.imm),
+			kind: patchTable, arg: int64(len(a.labels)),
+		})
+		a.labels = append(a.labels, label{index: uint32(len(a.in.labels))})
+		for _, l := range a.in.labels {
+			a.labels = append(a.labels, a.label(l))
+		}
+	}
 	a.path = none
 }

@@ -1,0 +1,167 @@
+package wasmbin
+
+// Loops that call nothing are wrapped, so that nothing but the countdown is in
+// the way of an iteration:
+//
+//	fuel from the global to a local
+//	block T
+//	  block                        ; one for each target of a br_if out
+//	    loop; block
+//	      loop T; charge; br_if 1 if too little is left; ...; end
+//	      local to global
+//	      br to the end of block T
+//	    end; call the host; br 0; end
+//	  end
+//	  local to global
+//	  br to the target
+//	end
+//
+// The compiler lays blocks out in the order of the text. A call to the host
+// within the loop would cost each iteration a jump over it, and writing the
+// fuel back before each br_if that may leave would cost a store.
+
+const (
+	maxWrapped = 16 // wrapping makes nests deeper, so deep ones are left alone
+	maxExits   = 4
+	wrapping   = 3 // labels that wrapping adds, exits aside
+)
+
+// exits are the frames that br_ifs out of a root go to.
+type exits struct {
+	n     int
+	frame [maxExits]int32
+}
+
+func (x *exits) find(frame int32) int {
+	for i := range x.n {
+		if x.frame[i] == frame {
+			return i
+		}
+	}
+	return none
+}
+
+// wrapped tells whether region i is wrapped. Loops within a root are too, but
+// have no exits: the fuel stays in the local.
+func (e *emitter) wrapped(i int32) bool {
+	r := &e.a.regions[i]
+	return e.root[i] != none && !r.params && r.depth <= maxWrapped
+}
+
+// findExits gives every wrapped root its exits.
+func (e *emitter) findExits() {
+	e.exit = append(e.exit[:0], make([]exits, len(e.a.regions))...)
+	for i := range e.a.patches {
+		p := &e.a.patches[i]
+		if p.kind != patchBrIf {
+			continue
+		}
+		root, l := e.root[p.region], &e.a.labels[p.arg]
+		if root == none || e.root[l.region] == root || !l.bare || !e.wrapped(root) {
+			continue
+		}
+		if x := &e.exit[root]; x.find(l.frame) == none && x.n < maxExits {
+			x.frame[x.n] = l.frame
+			x.n++
+		}
+	}
+}
+
+func (e *emitter) enter(i int32) {
+	if e.root[i] == i {
+		e.take()
+	}
+	if !e.wrapped(i) {
+		return
+	}
+	bt := e.a.regions[i].block
+	e.out = append(append(e.out, opBlock), e.m.wasm[bt.pos:bt.end]...)
+	for range e.exit[i].n {
+		e.out = append(e.out, opBlock, blockEmpty)
+	}
+	e.out = append(e.out, opLoop, blockEmpty, opBlock, blockEmpty)
+}
+
+func (e *emitter) head(i int32, held bool) {
+	cost := e.a.regions[i].cost
+	if !e.wrapped(i) {
+		e.constant(cost, held, i != 0 || e.a.regions[0].calls)
+		return
+	}
+	e.op(opLocalGet, e.held)
+	e.i64(cost)
+	e.out = append(e.out, opI64Sub)
+	e.op(opLocalTee, e.held)
+	e.out = append(e.out, opI64Const, 0, opI64LtS, opBrIf, 1)
+}
+
+func (e *emitter) close(i int32) {
+	if e.root[i] == i {
+		e.release()
+	}
+	if !e.wrapped(i) {
+		return
+	}
+	r, x := &e.a.regions[i], &e.exit[i]
+	e.op(opBr, uint32(2+x.n))
+	e.out = append(e.out, opEnd)
+	e.release()
+	e.op(opCall, e.oof)
+	// The loop is entered anew and charges its head again.
+	e.op(opGlobalGet, e.fuel)
+	e.i64(r.cost)
+	e.out = append(e.out, opI64Add)
+	e.op(opLocalSet, e.held)
+	e.out = append(e.out, opBr, 0, opEnd)
+	for k := range x.n {
+		e.out = append(e.out, opEnd)
+		e.release()
+		// Up to block T, and on from where the loop stands. Nothing around a
+		// root is wrapped.
+		e.op(opBr, uint32(x.n-k)+uint32(r.frame-1-x.frame[k]))
+	}
+	e.out = append(e.out, opEnd)
+}
+
+// brIf writes a br_if out of its region.
+func (e *emitter) brIf(from int32, l *label) {
+	root := e.root[from]
+	if root == none || e.root[l.region] == root {
+		e.out = append(e.out, opBrIf)
+		e.label(from, l)
+		return
+	}
+	k := none
+	if l.bare && e.wrapped(root) {
+		k = e.exit[root].find(l.frame)
+	}
+	if k == none {
+		e.release()
+		e.out = append(e.out, opBrIf)
+		e.label(from, l)
+		return
+	}
+	// To the root's loop, and past the two around it to the exit's block.
+	n := l.index - uint32(e.a.regions[root].frame-l.frame)
+	for i := from; i != root; i = e.a.regions[i].parent {
+		n += e.added(i)
+	}
+	e.op(opBrIf, n+uint32(wrapping+k))
+}
+
+// label writes a label used in region from, past the wrappings on its way.
+func (e *emitter) label(from int32, l *label) {
+	n := l.index
+	for i := from; i != l.region; i = e.a.regions[i].parent {
+		n += e.added(i)
+	}
+	e.out = appendU32(e.out, n)
+}
+
+// added counts the labels that the wrapping of region i adds around its loop.
+func (e *emitter) added(i int32) uint32 {
+	if !e.wrapped(i) {
+		return 0
+	}
+	return wrapping + uint32(e.exit[i].n)
+}
