@@ -113,6 +113,9 @@ func (e *emitter) close(i int32) {
 	e.out = append(e.out, opI64Add)
 	e.op(opLocalSet, e.held)
 	e.out = append(e.out, opBr, 0, opEnd)
+	if x.n == 0 {
+		e.out = append(e.out, opUnreachable) // for the results of block T
+	}
 	for k := range x.n {
 		e.out = append(e.out, opEnd)
 		e.release()
