@@ -5,11 +5,6 @@ import (
 	"errors"
 )
 
-// NewInProcess makes a pool that runs everything in this process.
-func NewInProcess(ctx context.Context, cfg Config) (Pool, error) {
-	return nil, errors.ErrUnsupported
-}
-
 // NewWorkers makes a pool of worker processes. It returns when all of them are
 // confined and ready.
 func NewWorkers(ctx context.Context, cfg Config) (Pool, error) {

@@ -5,7 +5,7 @@
 (function (host) {
   'use strict';
 
-  const OP = { done: 0, fail: 1, log: 2, call: 3, timer: 4, clearTimer: 5, decode: 6, encode: 7, random: 8, cancel: 9, clock: 10 };
+  const OP = { done: 0, fail: 1, log: 2, call: 3, timer: 4, clearTimer: 5, decode: 6, encode: 7, random: 8, cancel: 9 };
 
   // Code may change every global; what the closure needs is taken before.
   const { stringify, parse } = JSON;
@@ -360,7 +360,7 @@
 
   const encode = (s) => host(OP.encode, s);
   const decode = (b, fatal) => {
-    const s = host(OP.decode, b, fatal);
+    const s = host(OP.decode, b, fatal ? 1 : 0);
     if (s === undefined) throw new TypeError('the bytes are not UTF-8');
     return s;
   };

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"strings"
+	"unicode/utf8"
 )
 
 // Args are the arguments of a call of the host function. What reads them ends
@@ -86,13 +87,19 @@ func (a *Args) view(i int) (p, n uint32) {
 
 func vm32(p uint32) uint64 { return uint64(p) }
 
-// TextOf makes a string of the content of an Uint8Array: bytes that are no
-// UTF-8 become U+FFFD.
-func (a *Args) TextOf(i int) Value {
+// Bool tells whether argument i is the number or truth value 1.
+func (a *Args) Bool(i int) bool { return a.Int(i) == 1 }
+
+// TextOf makes a string of the content of an Uint8Array. Bytes that are no
+// UTF-8 become U+FFFD, or if strict make the result undefined.
+func (a *Args) TextOf(i int, strict bool) Value {
 	p, n := a.view(i)
 	b, ok := a.vm.mod.Memory().Read(p, n)
 	if !ok {
 		a.vm.abort(errGuest("view outside its memory"))
+	}
+	if strict && !utf8.Valid(b) {
+		return 0
 	}
 	v, err := a.vm.String(strings.ToValidUTF8(string(b), "\uFFFD"))
 	if err != nil {
@@ -220,6 +227,12 @@ func (vm *VM) Number(f float64) (Value, error) {
 func (vm *VM) Undefined() (Value, error) {
 	v, err := vm.get(vm.fn.dupValue, uint64(vm.eng.boot.undefPtr))
 	return Value(v), err
+}
+
+// Dup makes a second reference to a value.
+func (vm *VM) Dup(v Value) (Value, error) {
+	d, err := vm.get(vm.fn.dupValue, uint64(v))
+	return Value(d), err
 }
 
 // Free gives a value back.

@@ -1,0 +1,290 @@
+package isolate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"sandboxd/isolate/quickjs"
+)
+
+// Numbers of the operations that the prelude asks for. They are the ones in
+// js/prelude.js.
+const (
+	opDone = iota
+	opFail
+	opLog
+	opCall
+	opTimer
+	opClearTimer
+	opDecode
+	opEncode
+	opRandom
+	opCancel
+)
+
+// calls are the host calls of a run.
+type calls struct {
+	r       *run
+	answers chan answer
+	running map[int64]context.CancelFunc
+	queue   []queued // wait for one of Limits.Concurrency
+	open    int      // running, queued or not yet read from answers
+	refused []answer // were never made
+	// queuedBytes are the arguments in queue.
+	queuedBytes int
+	group       sync.WaitGroup
+}
+
+type queued struct {
+	id   int64
+	call Call
+}
+
+type answer struct {
+	id    int64
+	value json.RawMessage
+	err   error
+	fetch bool
+}
+
+func (c *calls) init(r *run) {
+	c.r = r
+	// One place for each that may run, so that none ever blocks.
+	c.answers = make(chan answer, r.req.Limits.Concurrency)
+	c.running = map[int64]context.CancelFunc{}
+}
+
+// maxQueued bounds the arguments that wait outside the guest.
+const maxQueued = 16 << 20
+
+// Call implements quickjs.Hooks: what the prelude asks for.
+func (r *run) Call(a *quickjs.Args) (quickjs.Value, error) {
+	switch a.Int(0) {
+	case opDone:
+		return 0, r.done(a.Text(1))
+	case opFail:
+		if r.outcome == nil {
+			r.outcome = &outcome{err: r.code.errorOf(a.Text(1), KindThrown)}
+		}
+	case opLog:
+		return 0, r.log(a.Text(1), a.Text(2), a.Text(3))
+	case opCall:
+		return 0, r.calls.submit(a.Int(1), Call{Binding: a.Text(2), Method: a.Text(3), Args: json.RawMessage(a.Text(4))})
+	case opTimer:
+		r.timers.set(a.Int(1), r.clock.elapsed()+milliseconds(a.Number(2)))
+	case opClearTimer:
+		r.timers.clear(a.Int(1))
+	case opDecode:
+		return a.TextOf(1, a.Bool(2)), nil
+	case opEncode:
+		return a.BytesOf(1), nil
+	case opRandom:
+		b := make([]byte, min(max(a.Int(1), 0), 1<<16))
+		r.random.Read(b)
+		return a.VM().Bytes(b)
+	case opCancel:
+		r.calls.cancel(a.Int(1))
+	}
+	return 0, nil
+}
+
+func milliseconds(ms float64) time.Duration {
+	const most = float64(maxWall / time.Millisecond)
+	if !(ms >= 0) {
+		return 0
+	}
+	return time.Duration(min(ms, most) * float64(time.Millisecond))
+}
+
+func (r *run) done(value string) error {
+	if r.outcome != nil {
+		return nil
+	}
+	if int64(len(value)) > r.req.Limits.Result {
+		return limitError("result", len(value), r.req.Limits.Result)
+	}
+	raw := json.RawMessage(value)
+	if !json.Valid(raw) {
+		// The prelude's JSON always is; the code has got at it.
+		return &Error{Kind: KindThrown, Message: "the result is not JSON"}
+	}
+	r.outcome = &outcome{value: raw}
+	return nil
+}
+
+func (r *run) log(level, message, data string) error {
+	r.usage.Output += int64(len(message) + len(data))
+	if r.usage.Output > r.req.Limits.Output {
+		return limitError("output", r.usage.Output, r.req.Limits.Output)
+	}
+	e := Event{Time: r.clock.wall(), Kind: "log", Level: level, Message: r.code.mapText(message)}
+	if data != "" && json.Valid([]byte(data)) {
+		e.Data = json.RawMessage(data)
+	}
+	r.emit(e)
+	return nil
+}
+
+// submit counts a call and starts or queues it.
+func (c *calls) submit(id int64, call Call) error {
+	r := c.r
+	c.open++
+	if !r.req.granted(call.Binding, call.Method) {
+		return errors.New("a call of what was not granted") // the prelude makes none
+	}
+	if r.usage.Calls++; r.usage.Calls > r.req.Limits.Calls {
+		return limitError("calls", r.usage.Calls, r.req.Limits.Calls)
+	}
+	if call.Binding == fetchBinding {
+		if r.usage.Requests++; r.usage.Requests > r.req.Limits.Requests {
+			return limitError("requests", r.usage.Requests, r.req.Limits.Requests)
+		}
+	}
+	if len(call.Args) > MaxArgs || !json.Valid(call.Args) || c.queuedBytes+len(call.Args) > maxQueued {
+		c.refuse(id, fmt.Errorf("the arguments have %d bytes, at most %d are taken (%d for all calls that wait)", len(call.Args), MaxArgs, maxQueued))
+		return nil
+	}
+	r.phase = PhaseEffectsPossible
+	c.queue = append(c.queue, queued{id, call})
+	c.queuedBytes += len(call.Args)
+	c.advance()
+	return nil
+}
+
+// refuse answers a call without making it.
+func (c *calls) refuse(id int64, err error) {
+	c.refused = append(c.refused, answer{id: id, err: err})
+}
+
+// advance starts queued calls.
+func (c *calls) advance() {
+	for len(c.queue) > 0 && len(c.running) < c.r.req.Limits.Concurrency {
+		q := c.queue[0]
+		c.queue = c.queue[1:]
+		c.queuedBytes -= len(q.call.Args)
+		ctx, cancel := context.WithCancel(c.r.ctx)
+		c.running[q.id] = cancel
+		c.group.Add(1)
+		go func() {
+			defer c.group.Done()
+			v, err := c.r.host.Call(ctx, q.call)
+			c.answers <- answer{q.id, v, err, q.call.Binding == fetchBinding}
+		}()
+	}
+}
+
+// cancel ends a call whose answer nobody wants any more. It stays open until
+// the host has given up.
+func (c *calls) cancel(id int64) {
+	if end := c.running[id]; end != nil {
+		end()
+		return
+	}
+	for i, q := range c.queue {
+		if q.id == id {
+			c.queuedBytes -= len(q.call.Args)
+			c.queue = append(c.queue[:i:i], c.queue[i+1:]...)
+			c.open--
+			return
+		}
+	}
+}
+
+// grace is how long a run waits for host calls that it has cancelled.
+const grace = 50 * time.Millisecond
+
+// wait gives cancelled calls time to return, so that a Host sees none after the
+// run, unless it does not heed its context.
+func (c *calls) wait() {
+	if len(c.running) == 0 {
+		return
+	}
+	done := make(chan struct{})
+	go func() { c.group.Wait(); close(done) }()
+	t := time.NewTimer(grace)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
+}
+
+// settle hands an answer to the code.
+func (r *run) settle(a answer) error {
+	c := &r.calls
+	c.open--
+	if end := c.running[a.id]; end != nil {
+		end()
+		delete(c.running, a.id)
+	}
+	c.advance()
+	text, body, err := a.content()
+	ok := err == nil
+	if !ok {
+		b, _ := json.Marshal(map[string]string{"message": cut(err.Error(), maxMessage)})
+		text = string(b)
+	}
+	args, err := r.settleArgs(a.id, ok, text, body)
+	if err != nil {
+		return err
+	}
+	v, threw, err := r.vm.CallEntry(entrySettle, args...)
+	if err != nil || threw {
+		return r.unexpected("take an answer", threw, err)
+	}
+	return r.vm.Free(v)
+}
+
+func (r *run) settleArgs(id int64, ok bool, text string, body []byte) ([]quickjs.Value, error) {
+	var args [4]quickjs.Value
+	var err error
+	if args[0], err = r.vm.Number(float64(id)); err != nil {
+		return nil, err
+	}
+	n := 0.0
+	if ok {
+		n = 1
+	}
+	if args[1], err = r.vm.Number(n); err != nil {
+		return nil, err
+	}
+	if args[2], err = r.vm.String(text); err != nil {
+		return nil, err
+	}
+	if body == nil {
+		args[3], err = r.vm.Undefined()
+	} else {
+		args[3], err = r.vm.Bytes(body)
+	}
+	return args[:], err
+}
+
+// content is the answer's JSON, and the body that fetch brought beside it.
+func (a *answer) content() (text string, body []byte, err error) {
+	if a.err != nil {
+		return "", nil, a.err
+	}
+	if len(a.value) > MaxAnswer {
+		return "", nil, fmt.Errorf("the answer has %d bytes, at most %d are taken", len(a.value), MaxAnswer)
+	}
+	if !a.fetch {
+		if len(a.value) > 0 && !json.Valid(a.value) {
+			return "", nil, errors.New("the answer is not JSON")
+		}
+		return string(a.value), nil, nil
+	}
+	var f FetchResponse
+	if err := json.Unmarshal(a.value, &f); err != nil {
+		return "", nil, errors.New("the answer is not a response")
+	}
+	body, f.Body = f.Body, nil
+	if body == nil {
+		body = []byte{}
+	}
+	b, err := json.Marshal(&f)
+	return string(b), body, err
+}

@@ -1,0 +1,77 @@
+package isolate
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"sandboxd/isolate/guests"
+	"sandboxd/isolate/quickjs"
+)
+
+//go:embed js/prelude.js
+var prelude string
+
+// quickjsGuest is the interpreter's name in the manifest.
+const quickjsGuest = "quickjs"
+
+// engineOptions are those of every engine. wasm was checked against the
+// manifest.
+func engineOptions(wasm []byte, cacheDir string) quickjs.Options {
+	return quickjs.Options{Wasm: wasm, CacheDir: cacheDir, Prelude: prelude, MaxMemory: MaxMemory, Warm: warm}
+}
+
+// loadEngine reads and checks the guest and boots an engine.
+func loadEngine(ctx context.Context, guestDir, cacheDir string) (*quickjs.Engine, error) {
+	wasm, err := guests.Load(guestDir, quickjsGuest)
+	if err != nil {
+		return nil, err
+	}
+	return quickjs.New(ctx, engineOptions(wasm, cacheDir))
+}
+
+// warmRequest uses what most runs use, so that the pages that these write are
+// known.
+var warmRequest = &Request{
+	Language: "js",
+	Main:     "main.js",
+	Modules: map[string]string{"main.js": `export default async function (input, env) {
+	console.log('warm', input);
+	const { rows } = await env.DB.query('select 1', []);
+	return { rows, text: new TextDecoder().decode(new TextEncoder().encode('warm')) };
+}`},
+	Input:    json.RawMessage(`{"a":[1,2,{"b":"c"}]}`),
+	Bindings: []Binding{{Name: "DB", Methods: []string{"query"}}, {Name: logBinding, Methods: []string{"info"}}},
+	Limits: Limits{Wall: 10 * time.Second, CPU: 10 * time.Second, Memory: 64 << 20,
+		Output: 1 << 20, Result: 1 << 20, Calls: 10, Requests: 10, Concurrency: 4},
+}
+
+type warmHost struct{}
+
+func (warmHost) Call(context.Context, Call) (json.RawMessage, error) {
+	return json.RawMessage(`{"rows":[{"id":1,"name":"x"}]}`), nil
+}
+
+func (warmHost) Event(Event) {}
+
+func warm(ctx context.Context, vm *quickjs.VM) error {
+	if r := execute(ctx, vm, warmRequest, warmHost{}); r.Status != StatusOK {
+		return fmt.Errorf("isolate: warm up: %w", errors.Join(r.Error, vm.Err()))
+	}
+	return nil
+}
+
+// runOn runs a request in a clean VM of e. The VM is taken back after finish,
+// because what that costs is nobody's wait.
+func runOn(ctx context.Context, e *quickjs.Engine, req *Request, host Host, finish func(*Result, error)) {
+	vm, err := e.Get(ctx)
+	if err != nil {
+		finish(nil, err)
+		return
+	}
+	finish(execute(ctx, vm, req, host), nil)
+	e.Put(vm)
+}

@@ -1,0 +1,177 @@
+package isolate
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Bounds of what a request may hold. They keep what is parsed outside the
+// guest's own limits small.
+const (
+	// MaxCode is the largest source of all modules together, in bytes.
+	MaxCode = 1 << 20
+	// MaxModules is the largest number of modules.
+	MaxModules = 256
+	// MaxInput is the largest input, in bytes of JSON.
+	MaxInput = 16 << 20
+	// MinMemory and MaxMemory bound Limits.Memory. The least is what the
+	// interpreter's image needs.
+	MinMemory = 4 << 20
+	MaxMemory = 1 << 30
+	// MaxArgs is the largest JSON of one host call's arguments, MaxAnswer of
+	// its answer.
+	MaxArgs   = 8 << 20
+	MaxAnswer = 32 << 20
+
+	maxResult      = 32 << 20
+	maxOutput      = 64 << 20
+	maxConcurrency = 1024
+	maxBindings    = 64
+	maxMethods     = 256
+	maxEnv         = 256 << 10
+	maxWall        = time.Hour
+)
+
+var (
+	moduleName  = regexp.MustCompile(`^[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*(/[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*)*$`)
+	bindingName = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$]{0,63}$`)
+)
+
+func requestError(field, format string, args ...any) error {
+	return &RequestError{Field: field, Message: fmt.Sprintf(format, args...)}
+}
+
+// Validate checks a request. The error is *RequestError.
+func (r *Request) Validate() error {
+	if r == nil {
+		return requestError("request", "is missing")
+	}
+	if r.Language != "js" && r.Language != "ts" {
+		return requestError("language", "is %q; js and ts run in an isolate", r.Language)
+	}
+	if err := r.validateModules(); err != nil {
+		return err
+	}
+	if len(r.Input) > MaxInput {
+		return requestError("input", "has %d bytes, at most %d are taken", len(r.Input), MaxInput)
+	}
+	if len(r.Input) > 0 && !json.Valid(r.Input) {
+		return requestError("input", "is not JSON")
+	}
+	if err := r.validateGrants(); err != nil {
+		return err
+	}
+	return r.Limits.validate()
+}
+
+func (r *Request) validateModules() error {
+	if len(r.Modules) == 0 || len(r.Modules) > MaxModules {
+		return requestError("modules", "has %d files, 1 to %d are taken", len(r.Modules), MaxModules)
+	}
+	if _, ok := r.Modules[r.Main]; !ok {
+		return requestError("main", "names %q, which is not among the modules", r.Main)
+	}
+	size := 0
+	for name, src := range r.Modules {
+		if len(name) > 255 || !moduleName.MatchString(name) {
+			return requestError("modules", "%q is not a file name that is taken", name)
+		}
+		size += len(src)
+		if strings.IndexByte(src, 0) >= 0 {
+			return requestError("modules."+name, "holds a zero byte")
+		}
+	}
+	if size > MaxCode {
+		return requestError("modules", "have %d bytes together, at most %d are taken", size, MaxCode)
+	}
+	return nil
+}
+
+func (r *Request) validateGrants() error {
+	size := 0
+	for k, v := range r.Env {
+		size += len(k) + len(v)
+	}
+	if size > maxEnv {
+		return requestError("env", "has %d bytes, at most %d are taken", size, maxEnv)
+	}
+	if len(r.Bindings) > maxBindings {
+		return requestError("bindings", "are %d, at most %d are taken", len(r.Bindings), maxBindings)
+	}
+	seen := map[string]bool{}
+	for _, b := range r.Bindings {
+		if !bindingName.MatchString(b.Name) || b.Name == fetchBinding {
+			return requestError("bindings", "%q is not a name that a binding may have", b.Name)
+		}
+		if seen[b.Name] {
+			return requestError("bindings."+b.Name, "is there twice")
+		}
+		if _, ok := r.Env[b.Name]; ok {
+			return requestError("bindings."+b.Name, "is also a name in env")
+		}
+		seen[b.Name] = true
+		if len(b.Methods) > maxMethods {
+			return requestError("bindings."+b.Name, "has %d methods, at most %d are taken", len(b.Methods), maxMethods)
+		}
+		for _, m := range b.Methods {
+			if !bindingName.MatchString(m) {
+				return requestError("bindings."+b.Name, "%q is not a name that a method may have", m)
+			}
+		}
+	}
+	return nil
+}
+
+func (l *Limits) validate() error {
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{{"wall", l.Wall}, {"cpu", l.CPU}} {
+		if d.v <= 0 || d.v > maxWall {
+			return requestError("limits."+d.name, "is %v, it must be more than 0 and at most %v", d.v, maxWall)
+		}
+	}
+	for _, n := range []struct {
+		name           string
+		v, least, most int64
+	}{
+		{"memory", l.Memory, MinMemory, MaxMemory},
+		{"output", l.Output, 0, maxOutput},
+		{"result", l.Result, 0, maxResult},
+		{"calls", int64(l.Calls), 0, 1 << 30},
+		{"requests", int64(l.Requests), 0, 1 << 30},
+		{"concurrency", int64(l.Concurrency), 1, maxConcurrency},
+	} {
+		if n.v < n.least || n.v > n.most {
+			return requestError("limits."+n.name, "is %d, it must be %d to %d", n.v, n.least, n.most)
+		}
+	}
+	return nil
+}
+
+// granted tells whether the run may make this call.
+func (r *Request) granted(binding, method string) bool {
+	if binding == fetchBinding {
+		return r.Fetch && method == fetchBinding
+	}
+	for _, b := range r.Bindings {
+		if b.Name == binding && b.Name != logBinding {
+			for _, m := range b.Methods {
+				if m == method {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+const (
+	// fetchBinding is the binding and method of Host.Call for fetch.
+	fetchBinding = "fetch"
+	// logBinding is answered inside, as Events.
+	logBinding = "LOG"
+)

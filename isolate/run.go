@@ -1,0 +1,421 @@
+package isolate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"sandboxd/isolate/quickjs"
+)
+
+// Entry points of the prelude, in the order of its result.
+const (
+	entryStart = iota
+	entrySettle
+	entryFire
+	entryDescribe
+)
+
+// A run is one Request in one VM. All of it happens on one goroutine, except
+// the host calls, which answer over a channel.
+type run struct {
+	req  *Request
+	host Host
+	code *code
+	vm   *quickjs.VM
+
+	ctx     context.Context // ends with the wall limit or the caller
+	started time.Time
+	usage   Usage
+	phase   string
+	random  randomness
+	clock   clock
+
+	calls    calls
+	timers   timers
+	rejected map[quickjs.Value]string
+	outcome  *outcome
+}
+
+// An outcome is what the code gave as its last word.
+type outcome struct {
+	value json.RawMessage
+	err   *Error
+}
+
+// execute runs req in a clean VM. It always returns a Result.
+func execute(ctx context.Context, vm *quickjs.VM, req *Request, host Host) *Result {
+	r := &run{req: req, host: host, code: newCode(req), vm: vm, started: time.Now(), phase: PhaseNotStarted}
+	var cancel context.CancelFunc
+	r.ctx, cancel = context.WithDeadlineCause(ctx, r.started.Add(req.Limits.Wall), errWall)
+	defer cancel()
+	r.random, r.clock = newRandomness(req.Seed), newClock(req.Clock, r.started)
+	r.calls.init(r)
+	err := r.main()
+	cancel()
+	r.calls.wait()
+	return r.result(err)
+}
+
+var errWall = errors.New("wall time is over")
+
+// main goes from the source to an outcome. The error is an *Error or what the
+// VM died of.
+func (r *run) main() error {
+	u, rejected := r.code.load(r.req.Main)
+	if rejected != nil {
+		return rejected
+	}
+	if err := r.vm.Begin(r, uint64(r.req.Limits.Memory), r.random.Uint64()); err != nil {
+		return err
+	}
+	r.phase = PhaseStarted
+	promise, threw, err := r.vm.EvalModule(r.req.Main, u.text)
+	if err != nil {
+		return err
+	}
+	if threw {
+		// Nothing has run yet: a module could not be read, found or linked.
+		r.phase = PhaseNotStarted
+		return r.rejection(promise)
+	}
+	job, err := r.job()
+	if err != nil {
+		return err
+	}
+	if _, threw, err := r.vm.CallEntry(entryStart, promise, job); err != nil || threw {
+		return r.unexpected("start", threw, err)
+	}
+	return r.loop()
+}
+
+// job is what the prelude needs to know of the request.
+func (r *run) job() (quickjs.Value, error) {
+	type binding struct {
+		Name    string   `json:"name"`
+		Methods []string `json:"methods"`
+	}
+	j := struct {
+		Input    string            `json:"input"`
+		Env      map[string]string `json:"env"`
+		Bindings []binding         `json:"bindings"`
+		Fetch    bool              `json:"fetch"`
+	}{Input: string(r.req.Input), Env: r.req.Env, Bindings: []binding{}, Fetch: r.req.Fetch}
+	if len(r.req.Input) == 0 {
+		j.Input = "null"
+	}
+	if j.Env == nil {
+		j.Env = map[string]string{}
+	}
+	for _, b := range r.req.Bindings {
+		j.Bindings = append(j.Bindings, binding{b.Name, append([]string{}, b.Methods...)})
+	}
+	b, err := json.Marshal(j)
+	if err != nil {
+		return 0, err
+	}
+	return r.vm.String(string(b))
+}
+
+// rejection explains why a module could not be evaluated.
+func (r *run) rejection(exception quickjs.Value) error {
+	if r.code.rejected != nil {
+		return r.code.rejected
+	}
+	text, err := r.describe(exception)
+	if err != nil {
+		return err
+	}
+	return r.code.errorOf(text, KindRejected)
+}
+
+func (r *run) describe(v quickjs.Value) (string, error) {
+	d, threw, err := r.vm.CallEntry(entryDescribe, v)
+	if err != nil {
+		return "", err
+	}
+	if threw {
+		return "", r.vm.Free(d)
+	}
+	text, err := r.vm.Text(d)
+	return text, errors.Join(err, r.vm.Free(d))
+}
+
+func (r *run) unexpected(what string, threw bool, err error) error {
+	if err != nil || !threw {
+		return err
+	}
+	return &Error{Kind: KindInternal, Message: "the interpreter refused to " + what}
+}
+
+// loop runs jobs, due timers and answers until there is an outcome.
+func (r *run) loop() error {
+	for {
+		if err := r.runJobs(); err != nil || r.outcome != nil {
+			return err
+		}
+		// One timer or answer at a time, so that the jobs that it makes come
+		// before the next one.
+		if id, ok := r.timers.due(r.clock.elapsed()); ok {
+			if err := r.fire(id); err != nil {
+				return err
+			}
+			continue
+		}
+		if len(r.calls.refused) > 0 {
+			a := r.calls.refused[0]
+			r.calls.refused = r.calls.refused[1:]
+			if err := r.settle(a); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := r.wait(); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *run) runJobs() error {
+	for r.outcome == nil {
+		ran, exception, err := r.vm.RunJob()
+		if err != nil {
+			return err
+		}
+		if !ran {
+			return nil
+		}
+		if exception != 0 {
+			if err := r.thrown(exception); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// thrown ends the run with an exception that nobody caught.
+func (r *run) thrown(exception quickjs.Value) error {
+	text, err := r.describe(exception)
+	if err != nil {
+		return err
+	}
+	r.outcome = &outcome{err: r.code.errorOf(text, KindThrown)}
+	return nil
+}
+
+func (r *run) fire(id int64) error {
+	arg, err := r.vm.Number(float64(id))
+	if err != nil {
+		return err
+	}
+	v, threw, err := r.vm.CallEntry(entryFire, arg)
+	if err != nil {
+		return err
+	}
+	if threw {
+		return r.thrown(v)
+	}
+	return r.vm.Free(v)
+}
+
+// wait waits for an answer or a timer.
+func (r *run) wait() error {
+	next, timed := r.timers.next()
+	if r.calls.open == 0 && !timed {
+		return &Error{
+			Kind:    KindThrown,
+			Message: "the code waits for a promise that nothing will settle",
+			Hint:    "no host call and no timer is under way; is a resolve() missing?",
+		}
+	}
+	var due <-chan time.Time
+	if timed && r.clock.virtual() {
+		// Its time passes when there is nothing else to wait for.
+		if r.calls.open == 0 {
+			r.clock.advance(next)
+			return nil
+		}
+		timed = false
+	}
+	if timed {
+		t := time.NewTimer(next - r.clock.elapsed())
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case a := <-r.calls.answers:
+		return r.settle(a)
+	case <-due:
+		return nil
+	case <-r.ctx.Done():
+		return r.ended()
+	}
+}
+
+// ended says why ctx is done.
+func (r *run) ended() error {
+	if errors.Is(context.Cause(r.ctx), errWall) {
+		return limitError("wall", time.Since(r.started).Round(time.Millisecond), r.req.Limits.Wall)
+	}
+	return &Error{Kind: KindCanceled, Message: "the caller has ended the run"}
+}
+
+// Tick implements quickjs.Hooks.
+func (r *run) Tick() error {
+	if cpu := r.cpu(); cpu >= r.req.Limits.CPU {
+		return limitError("cpu", cpu.Round(time.Millisecond), r.req.Limits.CPU)
+	}
+	if r.ctx.Err() != nil {
+		return r.ended()
+	}
+	if time.Since(r.started) >= r.req.Limits.Wall {
+		return limitError("wall", time.Since(r.started).Round(time.Millisecond), r.req.Limits.Wall)
+	}
+	return nil
+}
+
+// fuelPerMicrosecond is what QuickJS uses on the machine it was measured on. It
+// turns fuel to time where a run must end at the same instruction each time.
+const fuelPerMicrosecond = 1000
+
+// cpu is the time that the code has worked: measured, or counted in fuel if the
+// run is deterministic.
+func (r *run) cpu() time.Duration {
+	if r.req.Seed != nil || r.req.Clock != nil {
+		return time.Duration(r.vm.Fuel()) * time.Microsecond / fuelPerMicrosecond
+	}
+	return r.vm.CPU()
+}
+
+// Normalize implements quickjs.Hooks.
+func (r *run) Normalize(base, specifier string) (string, error) {
+	return r.code.resolve(base, specifier)
+}
+
+// Load implements quickjs.Hooks.
+func (r *run) Load(name string) (string, error) {
+	u, err := r.code.load(name)
+	if err != nil {
+		r.code.rejected = err
+		return "", err
+	}
+	return u.text, nil
+}
+
+const maxRejections = 8
+
+// Rejected implements quickjs.Hooks.
+func (r *run) Rejected(promise, reason quickjs.Value, handled bool) {
+	if handled {
+		delete(r.rejected, promise)
+		return
+	}
+	if len(r.rejected) >= maxRejections {
+		return
+	}
+	if r.rejected == nil {
+		r.rejected = map[quickjs.Value]string{}
+	}
+	r.rejected[promise] = ""
+	if dup, err := r.vm.Dup(reason); err == nil {
+		if text, err := r.describe(dup); err == nil {
+			r.rejected[promise] = text
+		}
+	}
+}
+
+// Now implements quickjs.Hooks.
+func (r *run) Now() (realtime, monotonic int64) { return r.clock.now() }
+
+// Random implements quickjs.Hooks.
+func (r *run) Random(b []byte) { r.random.Read(b) }
+
+// result turns how main ended into a Result.
+func (r *run) result(err error) *Result {
+	r.usage.Wall = time.Since(r.started)
+	r.usage.CPU = r.cpu()
+	r.usage.MemoryPeak = int64(r.vm.Memory())
+	res := &Result{Phase: r.phase}
+	switch e := r.failure(err); {
+	case e != nil:
+		res.Error, res.Status = e, StatusError
+		if e.Kind == KindLimit || e.Kind == KindCanceled {
+			res.Status = StatusKilled
+		} else if r.phase != PhaseNotStarted {
+			res.Phase = PhaseFinished
+		}
+	default:
+		res.Status, res.Phase, res.Value = StatusOK, PhaseFinished, r.outcome.value
+		r.reportRejections()
+	}
+	res.Usage = r.usage
+	return res
+}
+
+// failure is the *Error of a run, nil if it has a result.
+func (r *run) failure(err error) *Error {
+	var e *Error
+	var mem *quickjs.MemoryError
+	switch {
+	case err == nil && r.outcome != nil:
+		return r.outcome.err
+	case errors.As(err, &e):
+		return e
+	case errors.As(err, &mem):
+		return limitError("memory", mem.Want, mem.Limit)
+	}
+	return &Error{Kind: KindInternal, Message: "the interpreter failed"}
+}
+
+// reportRejections logs what was rejected and never handled.
+func (r *run) reportRejections() {
+	for _, text := range r.rejected {
+		e := r.code.errorOf(text, KindThrown)
+		message := "unhandled promise rejection: " + e.Message
+		if e.Stack != "" {
+			message += "\n" + e.Stack
+		}
+		r.emit(Event{Time: r.clock.wall(), Kind: "log", Level: "error", Message: message})
+	}
+}
+
+// limitError says which limit ended the run.
+func limitError(limit string, used, allowed any) *Error {
+	e := &Error{Kind: KindLimit, Limit: limit, Used: text(used), Allowed: text(allowed)}
+	e.Message = limitText[limit] + ": " + e.Used + " used, " + e.Allowed + " allowed"
+	return e
+}
+
+var limitText = map[string]string{
+	"wall":     "the run took too long",
+	"cpu":      "the code computed too long",
+	"memory":   "the code wanted too much memory (bytes)",
+	"output":   "the code printed too much (bytes)",
+	"result":   "the result is too large (bytes of JSON)",
+	"calls":    "the code made too many host calls",
+	"requests": "the code made too many requests",
+}
+
+func text(v any) string {
+	switch v := v.(type) {
+	case time.Duration:
+		return v.String()
+	case int:
+		return strconv.Itoa(v)
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case uint64:
+		return strconv.FormatUint(v, 10)
+	}
+	return ""
+}
+
+// emit passes an event on, with text that is UTF-8.
+func (r *run) emit(e Event) {
+	e.Message = strings.ToValidUTF8(e.Message, "\uFFFD")
+	r.host.Event(e)
+}
