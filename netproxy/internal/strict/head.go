@@ -2,7 +2,6 @@ package strict
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -48,12 +47,9 @@ type Head struct {
 	Continue bool
 }
 
-// ReadHead reads one head from r, whose buffer must hold MaxHead bytes. io.EOF
-// means that the peer closed before the first byte.
+// ReadHead reads one head from r. io.EOF means that the peer closed before the
+// first byte.
 func ReadHead(r *bufio.Reader) (*Head, error) {
-	if r.Size() < MaxHead {
-		return nil, fmt.Errorf("strict: buffer of %d bytes is too small", r.Size())
-	}
 	raw, err := readRaw(r)
 	if err != nil {
 		return nil, err
@@ -63,34 +59,31 @@ func ReadHead(r *bufio.Reader) (*Head, error) {
 
 // readRaw takes the bytes up to and with the empty line.
 func readRaw(r *bufio.Reader) ([]byte, error) {
-	seen := 0
-	for {
-		want := max(seen+1, r.Buffered())
-		if want > MaxHead {
-			want = MaxHead
-		}
-		buf, err := r.Peek(want)
-		if i := bytes.Index(buf[max(0, seen-3):], []byte("\r\n\r\n")); i >= 0 {
-			end := max(0, seen-3) + i + 4
-			raw := bytes.Clone(buf[:end])
-			_, _ = r.Discard(end)
-			return raw, nil
-		}
-		// A head with a bare LF would never end for us; say so at once.
-		for i := seen; i < len(buf); i++ {
-			if buf[i] == '\n' && (i == 0 || buf[i-1] != '\r') {
-				return nil, syntax("line feed without carriage return")
-			}
-		}
+	var raw []byte
+	for start := 0; ; {
+		part, err := r.ReadSlice('\n')
+		raw = append(raw, part...)
 		switch {
-		case len(buf) >= MaxHead:
+		case len(raw) > MaxHead:
 			return nil, ErrTooLarge
-		case err == io.EOF && len(buf) > 0:
+		case err == bufio.ErrBufferFull:
+			continue
+		case err == io.EOF && len(raw) > 0:
 			return nil, io.ErrUnexpectedEOF
 		case err != nil:
 			return nil, err
 		}
-		seen = len(buf)
+		line := raw[start:]
+		if len(line) < 2 || line[len(line)-2] != '\r' {
+			return nil, syntax("line feed without carriage return")
+		}
+		if len(line) == 2 {
+			if start == 0 {
+				return nil, syntax("empty request line")
+			}
+			return raw, nil
+		}
+		start = len(raw)
 	}
 }
 
