@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func head(s string) (*Head, error) { return ReadHead(bufio.NewReader(strings.NewReader(s))) }
@@ -261,14 +263,19 @@ func FuzzReadHello(f *testing.F) {
 		a, b := net.Pipe()
 		go func() { _, _ = a.Write(h.Raw) }()
 		go func() { _, _ = io.Copy(io.Discard, a) }()
+		// A peer that waits for more than we took to be the whole fails here.
+		_ = b.SetDeadline(time.Now().Add(5 * time.Second))
 		seen := make(chan string, 1)
 		stop := errors.New("stop")
-		_ = tls.Server(b, &tls.Config{GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
+		err = tls.Server(b, &tls.Config{GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
 			seen <- info.ServerName
 			return nil, stop
 		}}).Handshake()
 		b.Close()
 		a.Close()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("crypto/tls wants more than %d bytes", len(h.Raw))
+		}
 		select {
 		case name := <-seen:
 			if name != strings.TrimSuffix(h.ServerName, ".") && name != h.ServerName {
