@@ -26,7 +26,7 @@ func tryConfining() trials {
 		out["landlock"] = tried(tryPathRules())
 	}
 	if abi < scopeABI {
-		out["scopes"] = tried(fmt.Errorf("Landlock ABI %d has no scopes", abi))
+		out["scopes"] = tried(fmt.Errorf("no scopes before ABI %d", scopeABI))
 	} else {
 		out["scopes"] = tried(tryScopes())
 	}
