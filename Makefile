@@ -23,7 +23,7 @@ STATIC := -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode external -extldfla
 
 # Tests of packages; the whole-system suites under tests/ have targets of their
 # own, and their helpers are packages like any other.
-UNIT = $$($(GO) list ./... | grep -vE "/tests/(e2e|attack|vm|bench|demo)(/|$$)")
+UNIT = $$($(GO) list ./... | grep -vE "/tests/(e2e|attack|vm|demo)(/|$$)")
 
 TESTRUN := $(BUILD)/testrun
 HERE    := this machine, $(shell uname -sr)

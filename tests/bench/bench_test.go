@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+func TestQuantile(t *testing.T) {
+	var times []time.Duration
+	for i := 100; i >= 1; i-- {
+		times = append(times, time.Duration(i))
+	}
+	for q, want := range map[float64]time.Duration{0: 1, 0.5: 50, 0.99: 99, 1: 100} {
+		if got := quantile(times, q); got != want {
+			t.Errorf("quantile %v of 1…100 is %d, want %d", q, got, want)
+		}
+	}
+	if got := quantile([]time.Duration{7}, 0.99); got != 7 {
+		t.Errorf("of one value: %d", got)
+	}
+}
+
+// TestMeasureAlternates: a row and its floor see the same machine.
+func TestMeasureAlternates(t *testing.T) {
+	var order string
+	rows, err := measure(t.Context(), 2, []step{
+		{"floor", func(context.Context) error { order += "f"; return nil }},
+		{"thing", func(context.Context) error { order += "t"; time.Sleep(time.Millisecond); return nil }},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(order) != 2*(warmUp+2) || order[:4] != "ftft" {
+		t.Errorf("order %q", order)
+	}
+	if rows[0].Floor != "" || rows[1].Floor != "floor" || rows[1].Ratio50 <= 1 || rows[1].Rounds != 2 {
+		t.Errorf("rows %+v", rows)
+	}
+	failed := errors.New("no")
+	if _, err := measure(t.Context(), 2, []step{{"x", func(context.Context) error { return failed }}}); !errors.Is(err, failed) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os/exec"
+	"slices"
+	"time"
+
+	"sandboxd/daemon/api"
+	"sandboxd/tests/internal/harness"
+)
+
+// A row is one measured thing. Times are in nanoseconds in JSON.
+type row struct {
+	Name   string        `json:"name"`
+	Floor  string        `json:"floor,omitempty"` // name of the row it is held against
+	Rounds int           `json:"rounds"`
+	P50    time.Duration `json:"p50_ns"`
+	P99    time.Duration `json:"p99_ns"`
+	// Ratio50 and Ratio99 are P50 and P99 over the floor's.
+	Ratio50 float64 `json:"p50_ratio,omitempty"`
+	Ratio99 float64 `json:"p99_ratio,omitempty"`
+}
+
+// A step is one timed part of a round; prepare and clean are not timed.
+type step struct {
+	name string
+	do   func(ctx context.Context) error
+}
+
+// warmUp rounds are not counted: connections, page cache, pools.
+const warmUp = 10
+
+// measure runs the steps in turn, round after round. The first step is the
+// floor of the others.
+func measure(ctx context.Context, rounds int, steps []step) ([]row, error) {
+	times := make([][]time.Duration, len(steps))
+	for i := range warmUp + rounds {
+		for j, s := range steps {
+			began := time.Now()
+			if err := s.do(ctx); err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name, err)
+			}
+			if i >= warmUp {
+				times[j] = append(times[j], time.Since(began))
+			}
+		}
+	}
+	rows := make([]row, len(steps))
+	for j, s := range steps {
+		rows[j] = row{Name: s.name, Rounds: rounds, P50: quantile(times[j], 0.50), P99: quantile(times[j], 0.99)}
+		if j > 0 {
+			rows[j].Floor = steps[0].name
+			rows[j].Ratio50 = float64(rows[j].P50) / float64(rows[0].P50)
+			rows[j].Ratio99 = float64(rows[j].P99) / float64(rows[0].P99)
+		}
+	}
+	return rows, nil
+}
+
+// quantile is the nearest-rank quantile.
+func quantile(times []time.Duration, q float64) time.Duration {
+	sorted := slices.Sorted(slices.Values(times))
+	return sorted[max(int(math.Ceil(q*float64(len(sorted))))-1, 0)]
+}
+
+const tenant = harness.AgentPrefix + "bench"
+
+// isolateRow: a trivial function in a fresh isolate, over the same socket and
+// connection as a request that does nothing.
+func isolateRow(sys *harness.System) []step {
+	// Encoded once: the client's work is the same for both requests.
+	body, err := json.Marshal(api.RunRequest{Language: "js", Code: "export default (input) => input + 1", Input: json.RawMessage("1")})
+	return []step{
+		{"HTTP request that does nothing (/healthz)", func(ctx context.Context) error {
+			_, err := call(ctx, sys, "GET", "/healthz", nil)
+			return err
+		}},
+		{"trivial function in a fresh isolate", func(ctx context.Context) error {
+			if err != nil {
+				return err
+			}
+			text, err := call(ctx, sys, "POST", "/v1/tenants/"+tenant+"/run", body)
+			if err != nil {
+				return err
+			}
+			var r api.Run
+			if err := json.Unmarshal(text, &r); err != nil {
+				return err
+			}
+			if string(r.Result) != "2" {
+				return fmt.Errorf("1 + 1 came out as %q: %+v", r.Result, r.Error)
+			}
+			return nil
+		}},
+	}
+}
+
+// jailRow: `true` as the first command of a jail that did not exist, against
+// starting it here; then what it takes until all of the jail is gone.
+func jailRow(sys *harness.System) []step {
+	const path = "/v1/tenants/" + tenant + "/jail"
+	body := []byte(`{"argv":["/usr/bin/true"]}`)
+	return []step{
+		{"fork and exec of true", func(ctx context.Context) error {
+			return exec.CommandContext(ctx, "/usr/bin/true").Run()
+		}},
+		{"true in a fresh jail, until its exit", func(ctx context.Context) error {
+			text, err := call(ctx, sys, "POST", path+"/exec", body)
+			if err != nil {
+				return err
+			}
+			var p api.Process
+			if err := json.Unmarshal(text, &p); err != nil {
+				return err
+			}
+			if p.ExitCode == nil || *p.ExitCode != 0 {
+				return fmt.Errorf("true ended with %s", text)
+			}
+			return nil
+		}},
+		{"the jail's end, until nothing of it is left", func(ctx context.Context) error {
+			_, err := call(ctx, sys, "DELETE", path, nil)
+			return err
+		}},
+	}
+}
+
+func call(ctx context.Context, sys *harness.System, method, path string, body []byte) ([]byte, error) {
+	var content any
+	if body != nil {
+		content = body
+	}
+	a, err := sys.API.Do(ctx, method, path, content)
+	if err != nil {
+		return nil, err
+	}
+	if a.Status/100 != 2 {
+		return nil, fmt.Errorf("%s %s: %d: %s", method, path, a.Status, a.Body)
+	}
+	return a.Body, nil
+}
