@@ -25,7 +25,7 @@ type row struct {
 	Ratio99 float64 `json:"p99_ratio,omitempty"`
 }
 
-// A step is one timed part of a round; prepare and clean are not timed.
+// A step is one timed part of a round.
 type step struct {
 	name string
 	do   func(ctx context.Context) error

@@ -157,7 +157,7 @@ func TestStatusDoctorMetrics(t *testing.T) {
 		t.Errorf("the doctor looks at %d things", len(d.Checks))
 	}
 	for _, c := range d.Checks {
-		if c.Name == "" || c.Found == "" || !c.OK && (c.Remedy == "" || c.Consequence == "") {
+		if c.Name == "" || c.Found == "" || c.Status != "ok" && (c.Remedy == "" || c.Consequence == "") {
 			t.Errorf("check %+v", c)
 		}
 	}

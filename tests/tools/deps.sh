@@ -36,7 +36,7 @@ for group in "$@"; do
         ;;
     vm)
         command_is_there qemu-system-x86_64 qemu-system-x86
-        have 'test -x /usr/lib/qemu/virtiofsd || test -x /usr/libexec/virtiofsd' qemu-system-common
+        have 'test -x /usr/lib/qemu/virtiofsd' qemu-system-common
         command_is_there mmdebstrap mmdebstrap
         command_is_there mke2fs e2fsprogs
         command_is_there unxz xz-utils
