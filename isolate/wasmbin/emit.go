@@ -63,7 +63,7 @@ func (e *emitter) findRoots() (any bool) {
 
 // tinyLeaf tells whether the calls of this function have paid for it.
 func (e *emitter) tinyLeaf() bool {
-	if len(e.a.regions) > 1 || e.a.regions[0].calls || e.a.bulk || e.a.regions[0].cost > tinyLeaf {
+	if len(e.a.regions) > 1 || e.a.regions[0].calls || e.a.bulk || e.a.cost > tinyLeaf {
 		return false
 	}
 	for i := range e.a.patches {
@@ -102,11 +102,13 @@ func (e *emitter) patch(p *patch) {
 	case patchCall:
 		e.out = appendU32(e.out, e.shift(uint32(p.arg)))
 	case patchHead:
-		e.head(p.region, held)
+		e.constant(e.a.cost, held, e.a.regions[0].calls)
 	case patchPart:
 		if p.arg > 0 {
 			e.constant(p.arg, held, false)
 		}
+	case patchCheck:
+		e.constant(p.arg, held, true)
 	case patchEnter:
 		e.enter(p.region)
 	case patchClose:
@@ -116,14 +118,16 @@ func (e *emitter) patch(p *patch) {
 			e.release()
 		}
 	case patchLabel:
-		e.label(p.region, &e.a.labels[p.arg])
+		e.out = appendU32(e.out, e.target(p.region, &e.a.labels[p.arg]))
 	case patchBrIf:
 		e.brIf(p.region, &e.a.labels[p.arg])
+	case patchBack, patchBackIf:
+		e.back(p, held)
 	case patchTable:
 		n := int64(e.a.labels[p.arg].index)
 		e.out = appendU32(e.out, uint32(n-1)) // the default is not counted
 		for i := range n {
-			e.label(p.region, &e.a.labels[p.arg+1+i])
+			e.out = appendU32(e.out, e.target(p.region, &e.a.labels[p.arg+1+i]))
 		}
 	case patchBulk:
 		e.bulk(p, held)

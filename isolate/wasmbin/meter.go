@@ -5,17 +5,20 @@ const none = -1
 
 // What a patch does.
 const (
-	patchCall  = iota // replaces a function index
-	patchHead         // charges and checks region arg
-	patchPart         // charges cost, without a check
-	patchBulk         // charges by the operand on the stack, before
-	patchGrow         // charges by the operand, after, if it succeeded
-	patchLeave        // a branch leaves region for region arg
-	patchEnter        // region begins, before its loop
-	patchClose        // region has ended, after its loop
-	patchLabel        // replaces the label labels[arg]
-	patchBrIf         // the same for a whole br_if, which may leave region
-	patchTable        // replaces the labels of br_table, from labels[arg]
+	patchCall   = iota // replaces a function index
+	patchHead          // charges the function, and checks if it calls
+	patchPart          // charges arg, without a check
+	patchCheck         // charges arg, with a check
+	patchBulk          // charges by the operand on the stack, before
+	patchGrow          // charges by the operand, after, if it succeeded
+	patchLeave         // a branch leaves region for region arg
+	patchEnter         // region begins, before its loop
+	patchClose         // region has ended, after its loop
+	patchLabel         // replaces the label labels[arg]
+	patchBrIf          // the same for a whole br_if, which may leave region
+	patchBack          // a br to a loop, which charges
+	patchBackIf        // a br_if to a loop, which charges if it is taken
+	patchTable         // replaces the labels of br_table, from labels[arg]
 )
 
 // A patch is a change at a position of a body. Patches stand in the order of
@@ -28,17 +31,19 @@ type patch struct {
 	arg    int64
 }
 
-// A region is the part of a function that one head pays for: the function, or
-// a loop without the loops in it.
+// A region is a function or a loop, without the loops in it. A function is
+// charged when it is entered, with its longest path. A loop is charged where
+// it branches back, with the longest path to that place: a path that leaves it
+// instead goes on in the parent.
 type region struct {
 	parent int32
 	depth  int32
 	calls  bool  // calls something, in it or below
+	loops  bool  // something branches back to it
 	params bool  // the loop takes operands
 	block  span  // its block type
 	frame  int32 // of the loop, counted from the function's
-	cost   int64 // of the longest path through its small parts
-	before int64 // of the parent's path when the loop was entered
+	before int64 // the parent's path when the loop was entered
 }
 
 // A label is a branch's label and where it lands. In front of the labels of a
@@ -47,7 +52,8 @@ type label struct {
 	index  uint32
 	frame  int32 // counted from the function's
 	region int32
-	bare   bool // it carries no operands
+	bare   bool  // it carries no operands
+	cost   int64 // of the path to a branch back
 }
 
 // A frame is an open block.
@@ -71,6 +77,7 @@ type meter struct {
 
 	cur  int32 // region
 	path int64 // longest path from the head of cur, without the open part
+	cost int64 // longest path through the function
 	part int64 // cost of the open straight-line part
 	open int   // index of its patch
 	head bool  // the open part always runs when the head does
@@ -122,13 +129,6 @@ func (a *meter) close() {
 	a.part = 0
 }
 
-// finish ends the path of region i: its head must cover it.
-func (a *meter) finish(i int32, path int64) {
-	if path != none {
-		a.regions[i].cost = max(a.regions[i].cost, path)
-	}
-}
-
 func (a *meter) step() {
 	in := &a.in
 	live := a.path != none
@@ -154,15 +154,10 @@ func (a *meter) step() {
 	case opEnd:
 		a.end()
 	case opBr:
-		a.close()
-		a.branch(in.index)
-		a.leave(in.index)
-		a.relabel(patchLabel, in.imm)
+		a.br()
 		a.path = none
 	case opBrIf:
-		a.close()
-		a.branch(in.index)
-		a.relabel(patchBrIf, in.pos)
+		a.brIf()
 		a.begin(in.end, false)
 	case opBrTable:
 		a.brTable()
@@ -172,8 +167,7 @@ func (a *meter) step() {
 		a.leave(uint32(len(a.frames) - 1))
 		a.path = none
 	case opUnreachable:
-		a.close()
-		a.finishAll()
+		a.close() // a trap ends the run, and its path need not be covered
 		a.path = none
 	case opCall, opCallIndirect, opRefFunc:
 		a.call(live)
@@ -235,8 +229,7 @@ func (a *meter) length() {
 	a.patch(p)
 }
 
-// enterLoop makes the loop a region of its own. Its parent's path goes on
-// after it as if the loop cost nothing: its head pays.
+// enterLoop makes the loop a region of its own.
 func (a *meter) enterLoop() {
 	if a.path == none { // never runs: nothing to charge
 		a.push(opBlock)
@@ -252,8 +245,7 @@ func (a *meter) enterLoop() {
 	a.cur, a.path = int32(len(a.regions)-1), 0
 	a.patch(patch{pos: uint32(a.in.pos), kind: patchEnter})
 	a.push(opLoop)
-	a.patch(patch{pos: uint32(a.in.end), kind: patchHead})
-	a.begin(a.in.end, true)
+	a.begin(a.in.end, false)
 }
 
 func (a *meter) end() {
@@ -262,11 +254,10 @@ func (a *meter) end() {
 	a.frames = a.frames[:len(a.frames)-1]
 	switch f.op {
 	case opLoop:
-		a.finish(a.cur, a.path)
 		r := a.regions[a.cur]
 		a.patch(patch{pos: uint32(a.in.end), kind: patchClose})
 		if a.path != none {
-			a.path = r.before
+			a.path += r.before
 		}
 		if r.calls {
 			a.regions[r.parent].calls = true
@@ -278,51 +269,76 @@ func (a *meter) end() {
 		a.path = max(a.path, f.label)
 	}
 	if len(a.frames) == 0 {
-		a.finish(0, a.path)
+		a.cost = max(a.path, 0)
 		return
 	}
 	a.begin(a.in.end, false)
 }
 
-// branch takes the path to label l. Every region on the way ends there; where
-// the branch lands, the path goes on from where the loop had been entered.
-func (a *meter) branch(l uint32) {
-	if a.path == none {
-		return
-	}
+// branch takes the path to label l, and returns its length there.
+func (a *meter) branch(l uint32) int64 {
 	f := &a.frames[len(a.frames)-1-int(l)]
+	if a.path == none {
+		return none
+	}
 	path := a.path
 	for i := a.cur; i != f.region; i = a.regions[i].parent {
-		a.finish(i, path)
-		path = a.regions[i].before
+		path += a.regions[i].before
 	}
 	if f.op == opLoop {
-		a.finish(f.region, path)
-		return
+		a.regions[f.region].loops = true
+	} else {
+		f.label = max(f.label, path)
 	}
-	f.label = max(f.label, path)
+	return path
 }
 
-// finishAll ends the path of every open region.
-func (a *meter) finishAll() {
-	path := a.path
-	for i := a.cur; path != none; i = a.regions[i].parent {
-		a.finish(i, path)
-		if i == 0 {
-			return
-		}
-		path = a.regions[i].before
+// back tells whether a branch to label l is one to a loop that runs.
+func (a *meter) back(l uint32) bool {
+	return a.path != none && a.frames[len(a.frames)-1-int(l)].op == opLoop
+}
+
+func (a *meter) br() {
+	in := &a.in
+	a.close()
+	path := a.branch(in.index)
+	if a.back(in.index) {
+		a.replace(patchBack, in.pos, path)
+		return
 	}
+	a.leave(in.index)
+	a.relabel(patchLabel, in.imm)
+}
+
+func (a *meter) brIf() {
+	in := &a.in
+	a.close()
+	path := a.branch(in.index)
+	switch {
+	case !a.back(in.index):
+		a.relabel(patchBrIf, in.pos)
+	case a.label(in.index).bare:
+		a.replace(patchBackIf, in.pos, path)
+	default: // with operands in the way, it is charged whether taken or not
+		a.patch(patch{pos: uint32(in.pos), kind: patchCheck, arg: path})
+		a.relabel(patchBrIf, in.pos)
+		a.path = 0
+	}
+}
+
+// replace notes that the instruction from pos on is written anew.
+func (a *meter) replace(kind byte, pos int, cost int64) {
+	l := a.label(a.in.index)
+	l.cost = cost
+	a.patch(patch{pos: uint32(pos), skip: uint32(a.in.end - pos), kind: kind, arg: int64(len(a.labels))})
+	a.labels = append(a.labels, l)
 }
 
 // relabel notes a branch out of its region, whose label may change.
 func (a *meter) relabel(kind byte, pos int) {
-	l := a.label(a.in.index)
-	if l.region == a.cur {
-		return
+	if a.lands(a.in.index) != a.cur {
+		a.replace(kind, pos, 0)
 	}
-	a.patch(patch{pos: uint32(pos), skip: uint32(a.in.end - pos), kind: kind, arg: int64(len(a.labels))})
-	a.labels = append(a.labels, l)
 }
 
 func (a *meter) label(l uint32) label {
@@ -345,6 +361,16 @@ func (a *meter) leave(l uint32) {
 
 func (a *meter) brTable() {
 	a.close()
+	cost := int64(none)
+	for _, l := range a.in.labels {
+		if a.back(l) {
+			cost = max(cost, a.branch(l))
+		}
+	}
+	if cost != none {
+		a.patch(patch{pos: uint32(a.in.pos), kind: patchCheck, arg: cost})
+		a.path = 0
+	}
 	outer := a.in.labels[0]
 	for _, l := range a.in.labels {
 		a.branch(l)

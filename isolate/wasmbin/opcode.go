@@ -33,7 +33,6 @@ const (
 	opF64Const     = 0x44
 	opI32Ne        = 0x47
 	opI64LtS       = 0x53
-	opI64Add       = 0x7c
 	opI64Sub       = 0x7d
 	opI64Mul       = 0x7e
 	opI64ShrU      = 0x88

@@ -7,7 +7,7 @@ package wasmbin
 //	block T
 //	  block                        ; one for each target of a br_if out
 //	    loop; block
-//	      loop T; charge; br_if 1 if too little is left; ...; end
+//	      loop T; ...; to branch back: charge; br_if 1 if too little is left; br 0; ...; end
 //	      local to global
 //	      br to the end of block T
 //	    end; call the host; br 0; end
@@ -45,7 +45,7 @@ func (x *exits) find(frame int32) int {
 // have no exits: the fuel stays in the local.
 func (e *emitter) wrapped(i int32) bool {
 	r := &e.a.regions[i]
-	return e.root[i] != none && !r.params && r.depth <= maxWrapped
+	return e.root[i] != none && r.loops && !r.params && r.depth <= maxWrapped
 }
 
 // findExits gives every wrapped root its exits.
@@ -82,19 +82,6 @@ func (e *emitter) enter(i int32) {
 	e.out = append(e.out, opLoop, blockEmpty, opBlock, blockEmpty)
 }
 
-func (e *emitter) head(i int32, held bool) {
-	cost := e.a.regions[i].cost
-	if !e.wrapped(i) {
-		e.constant(cost, held, i != 0 || e.a.regions[0].calls)
-		return
-	}
-	e.op(opLocalGet, e.held)
-	e.i64(cost)
-	e.out = append(e.out, opI64Sub)
-	e.op(opLocalTee, e.held)
-	e.out = append(e.out, opI64Const, 0, opI64LtS, opBrIf, 1)
-}
-
 func (e *emitter) close(i int32) {
 	if e.root[i] == i {
 		e.release()
@@ -107,11 +94,7 @@ func (e *emitter) close(i int32) {
 	e.out = append(e.out, opEnd)
 	e.release()
 	e.op(opCall, e.oof)
-	// The loop is entered anew and charges its head again.
-	e.op(opGlobalGet, e.fuel)
-	e.i64(r.cost)
-	e.out = append(e.out, opI64Add)
-	e.op(opLocalSet, e.held)
+	e.take()
 	e.out = append(e.out, opBr, 0, opEnd)
 	if x.n == 0 {
 		e.out = append(e.out, opUnreachable) // for the results of block T
@@ -126,12 +109,40 @@ func (e *emitter) close(i int32) {
 	e.out = append(e.out, opEnd)
 }
 
+// back writes a branch to a loop, which pays for the iteration that ends.
+func (e *emitter) back(p *patch, held bool) {
+	l, depth := e.a.labels[p.arg], uint32(0)
+	if p.kind == patchBackIf {
+		e.out = append(e.out, opIf, blockEmpty)
+		depth = 1
+	}
+	n := e.target(p.region, &l) + depth
+	if e.wrapped(l.region) {
+		e.op(opLocalGet, e.held)
+		e.i64(l.cost)
+		e.out = append(e.out, opI64Sub)
+		e.op(opLocalTee, e.held)
+		e.out = append(e.out, opI64Const, 0, opI64LtS)
+		e.op(opBrIf, n+1)
+		e.op(opBr, n)
+	} else {
+		e.constant(l.cost, held, true)
+		if held && e.root[l.region] != e.root[p.region] {
+			e.release()
+		}
+		e.op(opBr, n)
+	}
+	if depth > 0 {
+		e.out = append(e.out, opEnd)
+	}
+}
+
 // brIf writes a br_if out of its region.
 func (e *emitter) brIf(from int32, l *label) {
 	root := e.root[from]
 	if root == none || e.root[l.region] == root {
 		e.out = append(e.out, opBrIf)
-		e.label(from, l)
+		e.out = appendU32(e.out, e.target(from, l))
 		return
 	}
 	k := none
@@ -141,7 +152,7 @@ func (e *emitter) brIf(from int32, l *label) {
 	if k == none {
 		e.release()
 		e.out = append(e.out, opBrIf)
-		e.label(from, l)
+		e.out = appendU32(e.out, e.target(from, l))
 		return
 	}
 	// To the root's loop, and past the two around it to the exit's block.
@@ -152,13 +163,14 @@ func (e *emitter) brIf(from int32, l *label) {
 	e.op(opBrIf, n+uint32(wrapping+k))
 }
 
-// label writes a label used in region from, past the wrappings on its way.
-func (e *emitter) label(from int32, l *label) {
+// target is the label that l, used in region from, has become: past the
+// wrappings on its way.
+func (e *emitter) target(from int32, l *label) uint32 {
 	n := l.index
 	for i := from; i != l.region; i = e.a.regions[i].parent {
 		n += e.added(i)
 	}
-	e.out = appendU32(e.out, n)
+	return n
 }
 
 // added counts the labels that the wrapping of region i adds around its loop.
