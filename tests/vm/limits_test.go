@@ -1,0 +1,154 @@
+package vm
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"sandboxd/daemon/api"
+	"sandboxd/policy"
+	"sandboxd/tests/internal/harness"
+)
+
+func TestLimitsAreEnforced(t *testing.T) {
+	var s api.Status
+	want(t, "GET", "/v1/status", nil, &s)
+	if s.Limits != "enforced" || len(s.Warnings) > 0 {
+		t.Errorf("limits %s, warnings %q", s.Limits, s.Warnings)
+	}
+	const who = harness.AgentPrefix + "enforced"
+	var jail api.Jail
+	want(t, "PUT", jailPath(who), api.JailRequest{}, &jail)
+	defer want(t, "DELETE", jailPath(who), nil, nil)
+	for _, name := range []string{"memory", "cpus", "pids"} {
+		if !slices.Contains(jail.Enforced, name) {
+			t.Errorf("%s is not among the enforced limits %q", name, jail.Enforced)
+		}
+	}
+	group := jailCgroup(t, who)
+	for file, value := range map[string]string{
+		"memory.max": strconv.Itoa(harness.JailMemory), "memory.swap.max": "0", "pids.max": strconv.Itoa(harness.JailPids), "memory.oom.group": "1",
+		"cpu.max": fmt.Sprintf("%d 100000", int(harness.JailCPUs*100000)),
+	} {
+		b, err := os.ReadFile(group + "/" + file)
+		if got := strings.TrimSpace(string(b)); err != nil || got != value {
+			t.Errorf("%s is %q, want %q (%v)", file, got, value, err)
+		}
+	}
+}
+
+// jailCgroup is the folder of the tenant's jail below the service's own.
+func jailCgroup(t *testing.T, who string) string {
+	t.Helper()
+	out := command(t, "find", "/sys/fs/cgroup/system.slice/sandboxd.service/jails", "-type", "d", "-name", "*"+who+"*")
+	if out == "" {
+		t.Fatalf("no cgroup for %s:\n%s", who, command(t, "find", "/sys/fs/cgroup/system.slice/sandboxd.service", "-type", "d"))
+	}
+	return strings.Fields(out)[0]
+}
+
+// TestMemoryLimitEndsTheJail and only it.
+func TestMemoryLimitEndsTheJail(t *testing.T) {
+	neighbour(t)
+	const who = harness.AgentPrefix + "hungry"
+	exec(t, who, api.ExecRequest{Argv: []string{"sleep", "100000"}, Background: true, ExecID: "beside"})
+	p := exec(t, who, api.ExecRequest{Argv: []string{"python3", "-c", "x = []\nwhile True: x.append(bytearray(1 << 20))"}})
+	if !p.OOMKilled || p.Signal != "SIGKILL" || p.ExitCode != nil {
+		t.Errorf("out of memory %t, signal %q, exit code %v, cause %q", p.OOMKilled, p.Signal, p.ExitCode, p.Cause)
+	}
+	if p.Usage.MemoryPeak.Used == nil || *p.Usage.MemoryPeak.Used > harness.JailMemory || *p.Usage.MemoryPeak.Used < harness.JailMemory/2 {
+		t.Errorf("peak %+v of %d", p.Usage.MemoryPeak, harness.JailMemory)
+	}
+	eventually(t, "the jail has ended", func() bool {
+		a, err := sys.API.Do(deadline(t), "GET", jailPath(who), nil)
+		return err == nil && a.Status == 404
+	})
+	if again := exec(t, who, api.ExecRequest{Argv: []string{"true"}}); again.ExitCode == nil || *again.ExitCode != 0 {
+		t.Errorf("a new jail for the tenant: %+v", again)
+	}
+	want(t, "DELETE", jailPath(who), nil, nil)
+}
+
+// TestPidsLimitStopsAForkBomb while others can start processes.
+func TestPidsLimitStopsAForkBomb(t *testing.T) {
+	neighbour(t)
+	const who = harness.AgentPrefix + "bomb"
+	exec(t, who, api.ExecRequest{Command: "bomb() { bomb | bomb & }; bomb; sleep 100000", Background: true, ExecID: "bomb"})
+	group := jailCgroup(t, who)
+	read := func(file string) int {
+		b, err := os.ReadFile(group + "/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for field := range strings.FieldsSeq(string(b)) {
+			if n, err := strconv.Atoi(field); err == nil {
+				return n
+			}
+		}
+		return 0
+	}
+	eventually(t, "the limit is hit", func() bool { return read("pids.events") > 0 })
+	if n := read("pids.peak"); n > harness.JailPids {
+		t.Errorf("%d processes at the peak, above the limit of %d", n, harness.JailPids)
+	}
+	if out := command(t, "sh", "-c", "echo the machine can fork"); out == "" {
+		t.Error("the machine cannot fork")
+	}
+	began := time.Now()
+	want(t, "DELETE", jailPath(who), nil, nil)
+	if took := time.Since(began); took > harness.Scale(2*time.Second) {
+		t.Errorf("it took %v to end", took)
+	}
+	if _, err := os.Stat(group); err == nil {
+		t.Errorf("%s is still there", group)
+	}
+}
+
+// TestCPUQuotaThrottles: half of one processor, whatever runs inside.
+func TestCPUQuotaThrottles(t *testing.T) {
+	neighbour(t)
+	const who = harness.AgentPrefix + "spin"
+	exec(t, who, api.ExecRequest{Argv: []string{"true"}})
+	group := jailCgroup(t, who)
+	used := func() time.Duration {
+		b, err := os.ReadFile(group + "/cpu.stat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, _ := strings.Cut(string(b), "usage_usec ")
+		n, err := strconv.Atoi(strings.Fields(after)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(n) * time.Microsecond
+	}
+	exec(t, who, api.ExecRequest{Command: "while :; do :; done", Background: true, ExecID: "one"})
+	exec(t, who, api.ExecRequest{Command: "while :; do :; done", Background: true, ExecID: "two"})
+	before, began := used(), time.Now()
+	eventually(t, "some processor time is used", func() bool { return used()-before > 3*time.Second })
+	share := float64(used()-before) / float64(time.Since(began))
+	if share > harness.JailCPUs*1.15 || share < harness.JailCPUs*0.5 {
+		t.Errorf("it used %.2f processors, want %.2f", share, harness.JailCPUs)
+	}
+	var jail api.Jail
+	want(t, "GET", jailPath(who), nil, &jail)
+	if jail.Usage.CPU == nil || jail.Usage.CPU.Std() < 3*time.Second || jail.Usage.MemoryPeak == nil || jail.Usage.PidsPeak == nil {
+		t.Errorf("the API's usage is %+v", jail.Usage)
+	}
+	want(t, "DELETE", jailPath(who), nil, nil)
+}
+
+// TestExecTimesOutUnderLoad: the deadline of a command that uses all it may.
+func TestExecTimesOutUnderLoad(t *testing.T) {
+	neighbour(t)
+	const who = harness.AgentPrefix + "late"
+	p := exec(t, who, api.ExecRequest{Command: "while :; do :; done & while :; do :; done", Timeout: policy.Duration(3 * time.Second)})
+	if !p.TimedOut || p.Usage.CPU.Used == nil || p.Usage.CPU.Used.Std() <= 0 {
+		t.Errorf("timed out %t, usage %+v", p.TimedOut, p.Usage)
+	}
+	want(t, "DELETE", jailPath(who), nil, nil)
+}

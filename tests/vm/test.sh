@@ -1,0 +1,50 @@
+#!/bin/bash
+# test.sh: builds the virtual machine and the suites, installs sandboxd in the
+# machine as `make install` does, and runs the suites there. Prints the events of
+# `go test -json`. Needs root and what `make build` made.
+#
+# SUITES and RUN choose: SUITES="vm e2e", RUN=a regular expression of tests.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+out=build/vm
+suites=${SUITES:-vm e2e}
+
+tests/vm/image/build.sh $out >&2
+
+share=$(mktemp -d)
+vm=''
+clean_up() {
+    [ -n "$vm" ] && kill "$vm" 2>/dev/null && wait "$vm" 2>/dev/null
+    rm -rf "$share"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM HUP
+
+export CGO_ENABLED=0
+for suite in $suites; do
+    go test -c -o "$share/$suite.test" "./tests/$suite"
+done
+go build -o "$share/test2json" cmd/test2json
+make --no-print-directory -s install DESTDIR="$share/root" >&2
+
+cat >"$share/guest" <<EOF
+set -eu
+cp -a /host/root/. /
+systemd-sysusers sandboxd.conf
+systemd-tmpfiles --create sandboxd.conf
+systemctl daemon-reload
+export SANDBOXD_TEST_SYSTEMD=1 SANDBOXD_TEST_SCALE=10
+status=0
+for suite in $suites; do
+    cp /host/\$suite.test /host/test2json /usr/local/bin/
+    # A folder of its own for each, as go test has it.
+    mkdir -p /var/tmp/\$suite && cd /var/tmp/\$suite
+    test2json -t -p sandboxd/tests/\$suite \$suite.test -test.v=test2json -test.timeout 25m ${RUN:+-test.run='$RUN'} || status=1
+done
+exit \$status
+EOF
+
+tests/vm/run.sh -i $out -s "$share" -t "${SECONDS_LIMIT:-1700}" 'bash /host/guest' &
+vm=$!
+wait $vm
