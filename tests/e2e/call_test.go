@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"net/http"
@@ -183,13 +182,4 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("it did not come about that %s", what)
 		}
 	}
-}
-
-// asAPIError is the API error in err.
-func asAPIError(err error) *api.Error {
-	var e *api.Error
-	if errors.As(err, &e) {
-		return e
-	}
-	return nil
 }

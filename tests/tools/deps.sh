@@ -33,6 +33,7 @@ for group in "$@"; do
         command_is_there ip iproute2
         command_is_there python3 python3
         command_is_there curl curl
+        command_is_there pkill procps
         ;;
     vm)
         command_is_there qemu-system-x86_64 qemu-system-x86
