@@ -117,9 +117,12 @@ func (r *run) done(value string) error {
 }
 
 func (r *run) log(level, message, data string) error {
-	r.usage.Output += int64(len(message) + len(data))
+	r.usage.Output += outputOf(message, data)
 	if r.usage.Output > r.req.Limits.Output {
 		return limitError("output", r.usage.Output, r.req.Limits.Output)
+	}
+	if r.lines++; r.lines > maxLines {
+		return limitError("lines", r.lines, maxLines)
 	}
 	e := Event{Time: r.clock.wall(), Kind: "log", Level: level, Message: r.code.mapText(message)}
 	if data != "" && json.Valid([]byte(data)) {
@@ -128,6 +131,12 @@ func (r *run) log(level, message, data string) error {
 	r.emit(e)
 	return nil
 }
+
+// outputOf is what an event counts against Limits.Output.
+func outputOf(message, data string) int64 { return int64(len(message) + len(data) + 1) }
+
+// maxLines is the largest number of console and log lines of a run.
+const maxLines = 1 << 16
 
 // submit counts a call and starts or queues it.
 func (c *calls) submit(id int64, call Call) error {

@@ -45,11 +45,14 @@ var (
 )
 
 // A WorkerError says that the worker process that held a run failed or was
-// killed. The run's effects until then are possible.
+// killed.
 type WorkerError struct {
 	Worker int
 	Reason string
-	Err    error
+	// Phase is PhaseEffectsPossible if the run had made a host call, else
+	// PhaseStarted: it may be run again without harm.
+	Phase string
+	Err   error
 }
 
 func (e *WorkerError) Error() string {

@@ -30,6 +30,7 @@ type run struct {
 	ctx     context.Context // ends with the wall limit or the caller
 	started time.Time
 	usage   Usage
+	lines   int
 	phase   string
 	random  randomness
 	clock   clock
@@ -395,6 +396,7 @@ var limitText = map[string]string{
 	"cpu":      "the code computed too long",
 	"memory":   "the code wanted too much memory (bytes)",
 	"output":   "the code printed too much (bytes)",
+	"lines":    "the code printed too many lines",
 	"result":   "the result is too large (bytes of JSON)",
 	"calls":    "the code made too many host calls",
 	"requests": "the code made too many requests",

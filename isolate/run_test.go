@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +19,7 @@ var testLimits = Limits{Wall: 5 * time.Second, CPU: 2 * time.Second, Memory: 64 
 
 func newPool(t testing.TB) Pool {
 	t.Helper()
-	p, err := NewInProcess(context.Background(), Config{GuestDir: guestDir, CacheDir: cacheDir(t)})
+	p, err := NewInProcess(context.Background(), Config{GuestDir: guestDir, CacheDir: testCache})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,22 @@ func newPool(t testing.TB) Pool {
 	return p
 }
 
-func cacheDir(t testing.TB) string { return "/tmp/iso/cache" }
+func newWorkers(t testing.TB, n int) *workerPool {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	p, err := NewWorkers(context.Background(), Config{GuestDir: guestDir, CacheDir: testCache, Workers: n, Args: []string{"isolate-worker"}, UIDBase: testUID, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p.(*workerPool)
+}
+
+const testUID = 0x38100000
 
 // fakeHost answers calls with a function and keeps events.
 type fakeHost struct {
@@ -97,4 +113,15 @@ func TestFirst(t *testing.T) {
 	r.Env = map[string]string{"NAME": "x"}
 	res := run1(t, p, r, h)
 	t.Logf("%+v %s %v\n%s", res, res.Value, res.Error, h.text())
+}
+
+func TestWorkersFirst(t *testing.T) {
+	p := newWorkers(t, 2)
+	h := &fakeHost{call: func(ctx context.Context, c Call) (json.RawMessage, error) { return json.RawMessage(`{"rows":[1]}`), nil }}
+	r := js(`console.log("top"); export default async function(input, env) { return {r: await env.DB.query("select", [1]), n: env.NAME} }`)
+	r.Bindings = []Binding{{Name: "DB", Methods: []string{"query"}}}
+	for range 5 {
+		res := run1(t, p, r, h)
+		t.Logf("%+v %s %v\n%s", res, res.Value, res.Error, h.text())
+	}
 }

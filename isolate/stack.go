@@ -20,9 +20,9 @@ type thrown struct {
 	Exports []string `json:"exports"`
 }
 
-// frame is a line of a stack trace: "    at name (file:line:column)" or
+// stackFrame is a line of a stack trace: "    at name (file:line:column)" or
 // "    at file:line:column".
-var frame = regexp.MustCompile(`^(\s+at (?:.* \()?)([^():\s][^()]*?):(\d+)(?::(\d+))?(\)?)\s*$`)
+var stackFrame = regexp.MustCompile(`^(\s+at (?:.* \()?)([^():\s][^()]*?):(\d+)(?::(\d+))?(\)?)\s*$`)
 
 const maxStackText = 16 << 10
 
@@ -34,7 +34,7 @@ func (c *code) mapStack(stack string) (text, file string, line, column int) {
 		if l == "" || strings.Contains(l, quickjs.PreludeFile) || strings.HasSuffix(l, "(native)") {
 			continue
 		}
-		m := frame.FindStringSubmatch(l)
+		m := stackFrame.FindStringSubmatch(l)
 		if m == nil {
 			out = append(out, l)
 			continue

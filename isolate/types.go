@@ -41,7 +41,8 @@ type Request struct {
 	Clock *time.Time
 }
 
-// A Binding is seen by the code as env.<Name> with asynchronous methods.
+// A Binding is seen by the code as env.<Name> with asynchronous methods. The
+// one with the name LOG is answered inside, as Events.
 type Binding struct {
 	Name    string
 	Methods []string
@@ -154,8 +155,8 @@ type Error struct {
 	Line    int    // 1-based; 0 unknown
 	Column  int
 	Stack   string
-	// Limit is "wall", "cpu", "memory", "output", "calls", "requests" or
-	// "result"; Used and Allowed are in the limit's own unit, as text.
+	// Limit is "wall", "cpu", "memory", "output", "lines", "calls", "requests"
+	// or "result"; Used and Allowed are in the limit's own unit, as text.
 	Limit, Used, Allowed string
 	Hint                 string
 }

@@ -1,7 +1,6 @@
 package quickjs
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -249,27 +248,6 @@ func (e *Engine) warmUp(ctx context.Context) error {
 		vm.close()
 		if err != nil {
 			return fmt.Errorf("quickjs: warm up: %w", err)
-		}
-	}
-	return nil
-}
-
-// learn notes which pages of l differ from the image.
-func (img *image) learn(l *linear) error {
-	img.hot = nil
-	was := make([]byte, hostPage)
-	now := l.bytes()
-	for p := uint64(0); p < img.size; p += hostPage {
-		if _, err := img.file.ReadAt(was, int64(p)); err != nil {
-			return fmt.Errorf("read the image: %w", err)
-		}
-		if bytes.Equal(now[p:p+hostPage], was) {
-			continue
-		}
-		if n := len(img.hot); n > 0 && img.hot[n-1].to == p {
-			img.hot[n-1].to = p + hostPage
-		} else {
-			img.hot = append(img.hot, span{p, p + hostPage})
 		}
 	}
 	return nil

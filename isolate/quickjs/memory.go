@@ -1,6 +1,7 @@
 package quickjs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -24,8 +25,10 @@ type image struct {
 	// allocations.
 	size    uint64
 	extents []span
-	// hot are page ranges that every call writes; see linear.warm.
-	hot []span
+	// hot are page ranges that nearly every call writes, cold all the others.
+	// hotData is what the image holds in the hot ones, one after the other.
+	hot, cold []span
+	hotData   []byte
 }
 
 // A span is a range of page-aligned addresses.
@@ -45,6 +48,7 @@ func newImage(mem []byte) (*image, error) {
 		return nil, fmt.Errorf("quickjs: memfd for the image: %w", err)
 	}
 	img := &image{file: os.NewFile(uintptr(fd), "isolate-image"), size: uint64(len(mem))}
+	img.cold = []span{{0, img.size}}
 	if err := img.fill(mem); err != nil {
 		img.file.Close()
 		return nil, err
@@ -184,25 +188,67 @@ func (l *linear) Free() {
 
 func (l *linear) bytes() []byte { return unsafe.Slice((*byte)(l.base), l.size) }
 
-// reset drops every page that was written since the memory was mapped, so that
-// it reads as the image again.
+// reset makes the memory read as the image again: the pages that every call
+// writes are overwritten with the image's content, all others are dropped. A
+// page fault costs ten times as much as the copy of a page.
 func (l *linear) reset() error {
 	if l.size != l.img.size {
 		return fmt.Errorf("quickjs: memory has %d bytes, the image %d", l.size, l.img.size)
 	}
-	if err := unix.Madvise(l.bytes(), unix.MADV_DONTNEED); err != nil {
-		return fmt.Errorf("quickjs: drop written pages: %w", err)
+	for _, c := range l.img.cold {
+		if err := unix.Madvise(l.span(c), unix.MADV_DONTNEED); err != nil {
+			return fmt.Errorf("quickjs: drop written pages: %w", err)
+		}
+	}
+	data := l.img.hotData
+	for _, h := range l.img.hot {
+		data = data[copy(l.span(h), data):]
 	}
 	return nil
 }
 
-// warm makes private copies of the pages that every call writes, so that the
-// next call does not wait for their page faults. They hold what the image
-// holds.
-func (l *linear) warm() {
-	for _, r := range l.img.hot {
-		b := unsafe.Slice((*byte)(unsafe.Add(l.base, r.from)), r.to-r.from)
-		// A hint: without it the call takes the faults itself.
-		_ = unix.Madvise(b, unix.MADV_POPULATE_WRITE)
+func (l *linear) span(s span) []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(l.base, s.from)), s.to-s.from)
+}
+
+// near is the distance at which two hot ranges are taken for one: dropping the
+// pages between them costs a system call.
+const near = 4 * hostPage
+
+// learn divides the pages of the image by whether l has written them.
+func (img *image) learn(l *linear) error {
+	var hot, cold []span
+	was := make([]byte, hostPage)
+	now := l.bytes()
+	for p := uint64(0); p < img.size; p += hostPage {
+		if _, err := img.file.ReadAt(was, int64(p)); err != nil {
+			return fmt.Errorf("quickjs: read the image: %w", err)
+		}
+		if bytes.Equal(now[p:p+hostPage], was) {
+			continue
+		}
+		if n := len(hot); n > 0 && p-hot[n-1].to <= near {
+			hot[n-1].to = p + hostPage
+		} else {
+			hot = append(hot, span{p, p + hostPage})
+		}
 	}
+	var data []byte
+	at := uint64(0)
+	for _, h := range hot {
+		if h.from > at {
+			cold = append(cold, span{at, h.from})
+		}
+		at = h.to
+		b := make([]byte, h.to-h.from)
+		if _, err := img.file.ReadAt(b, int64(h.from)); err != nil {
+			return fmt.Errorf("quickjs: read the image: %w", err)
+		}
+		data = append(data, b...)
+	}
+	if at < img.size {
+		cold = append(cold, span{at, img.size})
+	}
+	img.hot, img.cold, img.hotData = hot, cold, data
+	return nil
 }

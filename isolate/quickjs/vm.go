@@ -331,7 +331,6 @@ func (vm *VM) reset() error {
 		return err
 	}
 	vm.restoreGlobals()
-	vm.mem.warm()
 	return nil
 }
 

@@ -1,0 +1,242 @@
+package isolate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/confine"
+	"sandboxd/internal/ipc"
+)
+
+// A process is a worker as the pool sees it. What it sends is hostile.
+type process struct {
+	pool  *workerPool
+	index int
+	cmd   *exec.Cmd
+	conn  *ipc.Conn
+	load  int // of the pool, under its lock
+	ready readyMessage
+
+	mu     sync.Mutex
+	runs   map[uint64]*remote
+	reason string // why it is dead
+	cause  error
+	dead   chan struct{} // closed with reason
+	ended  chan struct{} // closed when the process was reaped
+}
+
+// namespaces of a worker: it has a network without any interface, and sees no
+// host name, queue or cgroup of ours. The mount namespace is a copy; what it
+// could name in it is Landlock's matter. It has no PID namespace: confine reads
+// this process's threads in /proc, which would have to be mounted anew by a
+// privileged process inside; that it can signal nobody is the filter's matter.
+const namespaces = unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP
+
+// start starts worker i and waits until it is ready.
+func (p *workerPool) start(ctx context.Context, i int) (*process, error) {
+	ours, theirs, err := ipc.Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	w := &process{pool: p, index: i, conn: ipc.NewConn(ours, maxFrame), runs: map[uint64]*remote{}, dead: make(chan struct{}), ended: make(chan struct{})}
+	w.cmd = exec.Command(p.cfg.Exe, p.cfg.Args...)
+	w.cmd.ExtraFiles = []*os.File{theirs}
+	w.cmd.Stderr = &lines{log: p.log, worker: i}
+	w.cmd.Dir = "/"
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
+	uid := p.cfg.UIDBase + uint32(i)
+	if err := confine.Start(w.cmd, uid, uid); err != nil {
+		w.conn.Close()
+		return nil, &WorkerError{Worker: i, Reason: "cannot be started", Err: err}
+	}
+	go func() {
+		// Its exit shows as the end of the socket as well; what it says on the
+		// way is in the log.
+		_ = w.cmd.Wait()
+		close(w.ended)
+	}()
+	if err := w.handshake(ctx); err != nil {
+		w.kill("did not become ready", err)
+		w.wait()
+		return nil, &WorkerError{Worker: i, Reason: "did not become ready", Err: err}
+	}
+	go w.receive()
+	go w.watchMemory()
+	return w, nil
+}
+
+func (w *process) handshake(ctx context.Context) error {
+	hello, err := json.Marshal(helloMessage{HasCache: true, MaxRuns: w.pool.cfg.MaxRuns})
+	if err != nil {
+		return err
+	}
+	f := frame{kind: frameHello, data: hello}
+	if err := w.conn.Send(f.encode(nil), w.pool.guest, w.pool.cache); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { w.conn.Close() })
+	defer stop()
+	payload, files, err := w.conn.Recv()
+	closeAll(files)
+	if err != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	r, err := decodeFrame(payload, string(rune(frameReady)))
+	if err != nil {
+		return err
+	}
+	ready, err := decodeJSON[readyMessage](r.data)
+	if err != nil {
+		return err
+	}
+	if ready.Error != "" {
+		return errors.New(cut(ready.Error, 500))
+	}
+	w.ready = *ready
+	return nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// kill ends the process. All its runs fail with reason.
+func (w *process) kill(reason string, cause error) {
+	w.mu.Lock()
+	if w.reason != "" {
+		w.mu.Unlock()
+		return
+	}
+	w.reason, w.cause = reason, cause
+	close(w.dead)
+	w.mu.Unlock()
+	// By handle, not by number: it may have been reaped.
+	if err := w.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		w.pool.log.Error("an isolate worker cannot be killed", "worker", w.index, "error", err)
+	}
+	w.conn.Close()
+}
+
+func (w *process) failed() bool {
+	select {
+	case <-w.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait returns when the process was reaped.
+func (w *process) wait() { <-w.ended }
+
+// receive takes frames until the worker is dead.
+func (w *process) receive() {
+	for {
+		payload, files, err := w.conn.Recv()
+		closeAll(files)
+		if err != nil {
+			w.fail("it ended", err)
+			return
+		}
+		if len(files) > 0 {
+			w.fail("it broke the protocol", fmt.Errorf("%w: descriptors", errFrame))
+			return
+		}
+		if err := w.dispatch(payload); err != nil {
+			w.fail("it broke the protocol", err)
+			return
+		}
+	}
+}
+
+// fail is kill with a line in the log, unless the worker is dead already.
+func (w *process) fail(reason string, err error) {
+	if !w.failed() {
+		w.pool.log.Error("an isolate worker failed", "worker", w.index, "reason", reason, "error", err)
+	}
+	w.kill(reason, err)
+}
+
+func (w *process) dispatch(payload []byte) error {
+	f, err := decodeFrame(payload, string([]rune{frameEvent, frameCall, frameDrop, frameResult}))
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	r := w.runs[f.run]
+	w.mu.Unlock()
+	if r == nil {
+		// Calls and events may come behind a result that was not waited for,
+		// but only of runs that were ours.
+		if f.run == 0 || f.run > w.pool.lastRun.Load() {
+			return fmt.Errorf("%w: unknown run", errFrame)
+		}
+		return nil
+	}
+	return r.take(f)
+}
+
+const (
+	memoryCheck = 100 * time.Millisecond
+	// workerMemory is what a worker needs for itself: the runtime, compiled
+	// code, what is on its way.
+	workerMemory = 512 << 20
+)
+
+// watchMemory kills the worker when it holds more than its runs may.
+func (w *process) watchMemory() {
+	t := time.NewTicker(memoryCheck)
+	defer t.Stop()
+	for {
+		select {
+		case <-w.dead:
+			return
+		case <-t.C:
+		}
+		used, err := residentMemory(w.cmd.Process.Pid)
+		if err != nil {
+			continue // it is ending, which receive notices
+		}
+		if allowed := w.allowedMemory(); used > allowed {
+			w.fail(fmt.Sprintf("it holds %d bytes of memory, its runs may %d", used, allowed), nil)
+		}
+	}
+}
+
+func (w *process) allowedMemory() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := int64(workerMemory)
+	for _, r := range w.runs {
+		n += r.req.Limits.Memory
+	}
+	return n
+}
+
+// residentMemory reads what the kernel counts of a process. The pid is that of
+// a child that was not reaped, or the file is not there.
+func residentMemory(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, err
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		return 0, err
+	}
+	return resident * int64(os.Getpagesize()), nil
+}

@@ -1,0 +1,274 @@
+package isolate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// A remote is a run in a worker, as the pool sees it. The worker keeps the
+// limits; here they are kept again, because it may have been taken over.
+type remote struct {
+	w    *process
+	id   uint64
+	req  *Request
+	host Host
+	ctx  context.Context
+
+	mu       sync.Mutex
+	inbox    []Event
+	result   *Result
+	notify   chan struct{} // one place: there is something for Run
+	calls    map[uint64]context.CancelFunc
+	made     int
+	requests int
+	output   int64
+	events   int
+	group    sync.WaitGroup
+}
+
+// run sends a request and waits for its end.
+func (w *process) run(ctx context.Context, id uint64, req *Request, host Host) (*Result, error) {
+	b, err := json.Marshal(req)
+	if err != nil {
+		return nil, fmt.Errorf("isolate: request: %w", err)
+	}
+	r := &remote{w: w, id: id, req: req, host: host, notify: make(chan struct{}, 1), calls: map[uint64]context.CancelFunc{}}
+	var cancel context.CancelFunc
+	r.ctx, cancel = context.WithCancel(ctx)
+	defer r.group.Wait()
+	defer cancel()
+	w.mu.Lock()
+	w.runs[id] = r
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		delete(w.runs, id)
+		w.mu.Unlock()
+	}()
+	started := time.Now()
+	f := frame{kind: frameRun, run: id, data: b}
+	if err := w.conn.Send(f.encode(nil)); err != nil {
+		w.fail("it takes no request", err)
+	}
+	return r.wait(ctx, started)
+}
+
+// wait passes events on in their order until there is a result, and kills the
+// worker if there is none in time.
+func (r *remote) wait(ctx context.Context, started time.Time) (*Result, error) {
+	deadline := time.NewTimer(r.req.Limits.Wall + overstay)
+	defer deadline.Stop()
+	canceled := ctx.Done()
+	var late <-chan time.Time
+	for {
+		events, res := r.drain()
+		for _, e := range events {
+			r.host.Event(e)
+		}
+		if res != nil {
+			return res, nil
+		}
+		select {
+		case <-r.notify:
+		case <-canceled:
+			canceled = nil
+			f := frame{kind: frameCancel, run: r.id}
+			if err := r.w.conn.Send(f.encode(nil)); err != nil {
+				r.w.fail("it takes no request", err)
+			}
+			t := time.NewTimer(overstay)
+			defer t.Stop()
+			late = t.C
+		case <-late:
+			r.w.fail("a run did not end when it was cancelled", nil)
+			return r.killed(&Error{Kind: KindCanceled, Message: "the caller has ended the run"}, started), nil
+		case <-deadline.C:
+			r.w.fail("a run overstayed its wall time", nil)
+			return r.killed(limitError("wall", time.Since(started).Round(time.Millisecond), r.req.Limits.Wall), started), nil
+		case <-r.w.dead:
+			if _, res := r.drain(); res != nil {
+				return res, nil
+			}
+			return nil, r.workerError()
+		}
+	}
+}
+
+func (r *remote) workerError() error {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
+	if r.w.reason == closedReason {
+		return ErrClosed
+	}
+	return &WorkerError{Worker: r.w.index, Reason: r.w.reason, Phase: r.phase(), Err: r.w.cause}
+}
+
+// phase is how far the run can have come, by what the worker asked for.
+func (r *remote) phase() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.made > 0 {
+		return PhaseEffectsPossible
+	}
+	return PhaseStarted
+}
+
+// killed is the result of a run whose worker had to be killed for it.
+func (r *remote) killed(e *Error, started time.Time) *Result {
+	r.mu.Lock()
+	u := Usage{Wall: time.Since(started), Calls: r.made, Requests: r.requests, Output: r.output}
+	r.mu.Unlock()
+	return &Result{Status: StatusKilled, Phase: r.phase(), Error: e, Usage: u}
+}
+
+func (r *remote) drain() ([]Event, *Result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := r.inbox
+	r.inbox = nil
+	return events, r.result
+}
+
+func (r *remote) wake() {
+	select {
+	case r.notify <- struct{}{}:
+	default:
+	}
+}
+
+// take handles a frame of this run. An error means that the worker broke the
+// protocol: a sound one keeps the limits itself.
+func (r *remote) take(f *frame) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.result != nil {
+		return nil
+	}
+	switch f.kind {
+	case frameEvent:
+		return r.takeEvent(f)
+	case frameCall:
+		return r.takeCall(f)
+	case frameDrop:
+		if cancel := r.calls[f.call]; cancel != nil {
+			cancel()
+		}
+		return nil
+	}
+	res, err := decodeJSON[Result](f.data)
+	if err != nil {
+		return err
+	}
+	if err := r.checkResult(res); err != nil {
+		return err
+	}
+	r.result = res
+	r.wake()
+	return nil
+}
+
+func (r *remote) takeEvent(f *frame) error {
+	e, err := decodeJSON[Event](f.data)
+	if err != nil {
+		return err
+	}
+	r.events++
+	r.output += outputOf(e.Message, string(e.Data))
+	if r.output > r.req.Limits.Output+eventSlack || r.events > maxLines+maxRejections {
+		return fmt.Errorf("%w: more output than allowed", errFrame)
+	}
+	switch e.Level {
+	case "debug", "info", "warn", "error":
+	default:
+		return fmt.Errorf("%w: level of an event", errFrame)
+	}
+	e.Kind = "log"
+	if string(e.Data) == "null" {
+		e.Data = nil // as it was before it became JSON
+	}
+	r.inbox = append(r.inbox, *e)
+	r.wake()
+	return nil
+}
+
+// eventSlack is for what a worker reports beside the code's own output.
+const eventSlack = 1 << 20
+
+func (r *remote) takeCall(f *frame) error {
+	l := &r.req.Limits
+	r.made++
+	if f.binding == fetchBinding {
+		r.requests++
+	}
+	switch {
+	case !r.req.granted(f.binding, f.method):
+		return fmt.Errorf("%w: a call of what was not granted", errFrame)
+	case r.made > l.Calls || r.requests > l.Requests || len(r.calls) >= l.Concurrency+1:
+		return fmt.Errorf("%w: more calls than allowed", errFrame)
+	case len(f.data) > MaxArgs || !json.Valid(f.data):
+		return fmt.Errorf("%w: arguments of a call", errFrame)
+	case r.calls[f.call] != nil:
+		return fmt.Errorf("%w: a call's number is used twice", errFrame)
+	}
+	ctx, cancel := context.WithCancel(r.ctx)
+	r.calls[f.call] = cancel
+	id, c := f.call, Call{Binding: f.binding, Method: f.method, Args: f.data}
+	r.group.Go(func() {
+		value, err := r.host.Call(ctx, c)
+		cancel()
+		r.mu.Lock()
+		delete(r.calls, id)
+		r.mu.Unlock()
+		r.reply(id, value, err)
+	})
+	return nil
+}
+
+// reply sends the answer of a call.
+func (r *remote) reply(id uint64, value json.RawMessage, err error) {
+	f := frame{kind: frameAnswer, run: r.id, call: id, ok: err == nil, data: value}
+	if err == nil && len(value) > MaxAnswer {
+		f.ok, err = false, fmt.Errorf("the answer has %d bytes, at most %d are taken", len(value), MaxAnswer)
+	}
+	if err != nil {
+		f.binding, f.data = cut(err.Error(), maxMessage), nil
+	}
+	if err := r.w.conn.Send(f.encode(nil)); err != nil && !r.w.failed() {
+		r.w.pool.log.LogAttrs(context.Background(), slog.LevelWarn, "an answer did not reach the isolate worker",
+			slog.Int("worker", r.w.index), slog.Any("error", err))
+	}
+}
+
+// checkResult refuses a result that a sound worker does not give.
+func (r *remote) checkResult(res *Result) error {
+	bad := errors.Join(errFrame, errors.New("result"))
+	switch res.Status {
+	case StatusOK:
+		if res.Error != nil || int64(len(res.Value)) > r.req.Limits.Result {
+			return bad
+		}
+	case StatusError, StatusKilled:
+		if res.Error == nil {
+			return bad
+		}
+		res.Value = nil
+	default:
+		return bad
+	}
+	switch res.Phase {
+	case PhaseNotStarted, PhaseStarted, PhaseEffectsPossible, PhaseFinished:
+	default:
+		return bad
+	}
+	// What can be counted here is not the worker's to say.
+	res.Usage.Calls, res.Usage.Requests = max(res.Usage.Calls, r.made), max(res.Usage.Requests, r.requests)
+	if r.made > 0 && (res.Phase == PhaseNotStarted || res.Phase == PhaseStarted) {
+		res.Phase = PhaseEffectsPossible
+	}
+	return nil
+}

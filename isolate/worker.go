@@ -1,0 +1,260 @@
+package isolate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"sync"
+
+	"sandboxd/internal/confine"
+	"sandboxd/internal/ipc"
+	"sandboxd/isolate/guests"
+	"sandboxd/isolate/quickjs"
+)
+
+// workerFD is the descriptor of a worker's socket to the daemon.
+const workerFD = 3
+
+// workerProbe, in a test build, is run after the confinement and tells what it
+// could do. It stands for native code of an attacker.
+var workerProbe func() map[string]string
+
+// WorkerMain is the role "isolate-worker": it takes from the daemon what it
+// needs, gives up every right, serves runs until its socket is closed, and
+// never returns.
+func WorkerMain() {
+	conn, err := ipc.FromFD(workerFD, maxFrame)
+	if err == nil {
+		err = serveWorker(conn)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "isolate worker:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func serveWorker(conn *ipc.Conn) error {
+	w := &workerSide{conn: conn, runs: map[uint64]*workerRun{}}
+	ready, err := w.prepare(context.Background())
+	if err != nil {
+		ready.Error = err.Error()
+	}
+	b, merr := json.Marshal(ready)
+	if merr != nil {
+		return merr
+	}
+	if serr := w.send(&frame{kind: frameReady, data: b}); err != nil || serr != nil {
+		return errors.Join(err, serr)
+	}
+	return w.serve()
+}
+
+// A workerSide is a worker as it sees itself.
+type workerSide struct {
+	conn   *ipc.Conn
+	engine *quickjs.Engine
+
+	mu   sync.Mutex
+	runs map[uint64]*workerRun
+}
+
+// softMemory is what the collector tries to keep the worker's own memory below.
+const softMemory = 256 << 20
+
+// prepare makes the engine and then confines the process: after that nothing
+// can be opened any more, and nothing hostile was read before.
+func (w *workerSide) prepare(ctx context.Context) (ready readyMessage, err error) {
+	payload, files, err := w.conn.Recv()
+	if err != nil {
+		return ready, err
+	}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	f, err := decodeFrame(payload, string(rune(frameHello)))
+	if err != nil {
+		return ready, err
+	}
+	hello, err := decodeJSON[helloMessage](f.data)
+	if err != nil {
+		return ready, err
+	}
+	debug.SetMemoryLimit(softMemory)
+	if err := w.boot(ctx, hello, files); err != nil {
+		return ready, err
+	}
+	report, err := confine.Apply(confine.Profile{Name: "isolate-worker", Seccomp: confine.WorkerFilter()})
+	if err != nil {
+		return ready, err
+	}
+	ready.Filters, ready.LandlockABI = report.Filters, report.LandlockABI
+	if workerProbe != nil {
+		ready.Probe = workerProbe()
+	}
+	return ready, nil
+}
+
+func (w *workerSide) boot(ctx context.Context, hello *helloMessage, files []*os.File) error {
+	if len(files) == 0 || hello.HasCache && len(files) < 2 {
+		return errors.New("the daemon passed too few descriptors")
+	}
+	wasm, err := io.ReadAll(io.NewSectionReader(files[0], 0, math.MaxInt64))
+	if err != nil {
+		return fmt.Errorf("read the guest: %w", err)
+	}
+	g, err := guests.Find(quickjsGuest)
+	if err != nil {
+		return err
+	}
+	if err := g.Check(wasm); err != nil {
+		return err
+	}
+	options := engineOptions(wasm, "")
+	if hello.HasCache {
+		// The directory's own path leads through places that this user may not
+		// enter; the descriptor does not.
+		options.CacheDir = "/proc/self/fd/" + strconv.Itoa(int(files[1].Fd()))
+	}
+	w.engine, err = quickjs.New(ctx, options)
+	return err
+}
+
+func (w *workerSide) send(f *frame) error { return w.conn.Send(f.encode(nil)) }
+
+// serve takes frames until the socket is closed.
+func (w *workerSide) serve() error {
+	for {
+		payload, files, err := w.conn.Recv()
+		for _, f := range files {
+			f.Close()
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		f, err := decodeFrame(payload, string([]rune{frameRun, frameAnswer, frameCancel}))
+		if err != nil {
+			return err
+		}
+		if f.kind == frameRun {
+			req, err := decodeJSON[Request](f.data)
+			if err != nil {
+				return err
+			}
+			w.start(f.run, req)
+			continue
+		}
+		w.mu.Lock()
+		r := w.runs[f.run]
+		w.mu.Unlock()
+		if r == nil {
+			continue // it has ended meanwhile
+		}
+		if f.kind == frameCancel {
+			r.cancel()
+			continue
+		}
+		r.answer(f)
+	}
+}
+
+func (w *workerSide) start(id uint64, req *Request) {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &workerRun{w: w, id: id, cancel: cancel, calls: map[uint64]chan *frame{}}
+	w.mu.Lock()
+	w.runs[id] = r
+	w.mu.Unlock()
+	go func() {
+		defer cancel()
+		runOn(ctx, w.engine, req, r, r.finish)
+	}()
+}
+
+// A workerRun is the Host of a run inside the worker: it asks the daemon.
+type workerRun struct {
+	w      *workerSide
+	id     uint64
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	last  uint64
+	calls map[uint64]chan *frame
+}
+
+func (r *workerRun) finish(res *Result, err error) {
+	r.w.mu.Lock()
+	delete(r.w.runs, r.id)
+	r.w.mu.Unlock()
+	if err != nil {
+		res = &Result{Status: StatusError, Phase: PhaseNotStarted, Error: &Error{Kind: KindInternal, Message: "the worker has no isolate to give"}}
+		fmt.Fprintln(os.Stderr, "isolate worker:", err)
+	}
+	b, err := json.Marshal(res)
+	if err == nil {
+		err = r.w.send(&frame{kind: frameResult, run: r.id, data: b})
+	}
+	if err != nil {
+		// Without its result the daemon waits for the deadline; it may as well
+		// know at once.
+		fmt.Fprintln(os.Stderr, "isolate worker:", err)
+		os.Exit(1)
+	}
+}
+
+// Event implements Host.
+func (r *workerRun) Event(e Event) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return // its text was made valid before
+	}
+	// A broken socket shows in serve.
+	_ = r.w.send(&frame{kind: frameEvent, run: r.id, data: b})
+}
+
+// Call implements Host.
+func (r *workerRun) Call(ctx context.Context, c Call) (json.RawMessage, error) {
+	answers := make(chan *frame, 1)
+	r.mu.Lock()
+	r.last++
+	id := r.last
+	r.calls[id] = answers
+	r.mu.Unlock()
+	err := r.w.send(&frame{kind: frameCall, run: r.id, call: id, binding: c.Binding, method: c.Method, data: c.Args})
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case f := <-answers:
+		if !f.ok {
+			return nil, errors.New(f.binding)
+		}
+		return f.data, nil
+	case <-ctx.Done():
+		r.mu.Lock()
+		delete(r.calls, id)
+		r.mu.Unlock()
+		_ = r.w.send(&frame{kind: frameDrop, run: r.id, call: id})
+		return nil, ctx.Err()
+	}
+}
+
+func (r *workerRun) answer(f *frame) {
+	r.mu.Lock()
+	answers := r.calls[f.call]
+	delete(r.calls, f.call)
+	r.mu.Unlock()
+	if answers != nil {
+		answers <- f
+	}
+}

@@ -1,0 +1,318 @@
+package isolate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd/isolate/guests"
+	"sandboxd/isolate/quickjs"
+)
+
+const (
+	maxWorkers = 8
+	// overstay is how long after its deadline a run may keep its worker.
+	overstay = 500 * time.Millisecond
+	// startTime is what a worker gets to become ready.
+	startTime = 60 * time.Second
+)
+
+// closedReason is why a worker ends with its pool.
+const closedReason = "the pool is closed"
+
+// workerPool is a Pool of worker processes.
+type workerPool struct {
+	cfg   Config
+	log   *slog.Logger
+	guest *os.File // sealed memfd
+	cache *os.File // directory
+	temp  string   // removed with Close
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	group  sync.WaitGroup // supervisors
+
+	mu      sync.Mutex
+	closed  bool
+	workers []*process    // nil while there is none
+	changed chan struct{} // closed when workers changes
+	running int
+	perProc int
+
+	lastRun      atomic.Uint64
+	runs, killed atomic.Uint64
+}
+
+// NewWorkers makes a pool of worker processes. It returns when all of them are
+// confined and ready.
+func NewWorkers(ctx context.Context, cfg Config) (Pool, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Exe == "" {
+		cfg.Exe = "/proc/self/exe"
+		if cfg.Args == nil {
+			cfg.Args = []string{"role", "isolate-worker"}
+		}
+	}
+	if cfg.UIDBase == 0 {
+		cfg.UIDBase = DefaultUIDBase
+	}
+	if cfg.Workers <= 0 {
+		cfg.Workers = min(runtime.NumCPU(), maxWorkers)
+	}
+	if cfg.MaxRuns <= 0 {
+		cfg.MaxRuns = runsPerWorker * cfg.Workers
+	}
+	p := &workerPool{cfg: cfg, log: cfg.Log, workers: make([]*process, cfg.Workers), changed: make(chan struct{})}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	if err := p.prepare(ctx); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	if err := p.startAll(ctx); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// prepare loads the guest and has it compiled, so that workers find the code in
+// the cache. What it makes is readable to them, and writable to us alone.
+func (p *workerPool) prepare(ctx context.Context) error {
+	wasm, err := guests.Load(p.cfg.GuestDir, quickjsGuest)
+	if err != nil {
+		return err
+	}
+	dir := p.cfg.CacheDir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "isolate-cache-"); err != nil {
+			return fmt.Errorf("isolate: cache: %w", err)
+		}
+		p.temp = dir
+	}
+	dir = filepath.Join(dir, "workers")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("isolate: cache: %w", err)
+	}
+	if err := quickjs.Compile(ctx, engineOptions(wasm, dir)); err != nil {
+		return err
+	}
+	if err := openToRead(dir); err != nil {
+		return fmt.Errorf("isolate: cache: %w", err)
+	}
+	if p.cache, err = os.Open(dir); err != nil {
+		return fmt.Errorf("isolate: cache: %w", err)
+	}
+	p.guest, err = sealed(wasm)
+	return err
+}
+
+// openToRead lets everyone read what is under dir, and only us write it. A
+// directory that others could write to would let them choose the machine code
+// of the next start.
+func openToRead(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+			return fmt.Errorf("%s belongs to user %d", path, st.Uid)
+		}
+		switch {
+		case d.IsDir():
+			return os.Chmod(path, 0o755)
+		case d.Type().IsRegular():
+			return os.Chmod(path, 0o644)
+		}
+		return fmt.Errorf("%s is neither a file nor a directory", path)
+	})
+}
+
+// sealed puts b into a memfd that nobody can change.
+func sealed(b []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("isolate-guest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("isolate: memfd: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "isolate-guest")
+	if _, err := f.Write(b); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("isolate: memfd: %w", err)
+	}
+	const seals = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("isolate: memfd: %w", err)
+	}
+	return f, nil
+}
+
+// startAll starts the first generation, and a supervisor for each.
+func (p *workerPool) startAll(ctx context.Context) error {
+	errs := make(chan error, len(p.workers))
+	for i := range p.workers {
+		go func() {
+			w, err := p.start(ctx, i)
+			if err == nil {
+				p.install(i, w)
+				p.group.Go(func() { p.supervise(i, w) })
+			}
+			errs <- err
+		}()
+	}
+	var all []error
+	for range p.workers {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
+}
+
+// install puts a worker in its place; nil takes it out.
+func (p *workerPool) install(i int, w *process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.workers[i] = w
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// supervise starts worker i again whenever it has ended.
+func (p *workerPool) supervise(i int, w *process) {
+	pause := time.Duration(0)
+	for {
+		<-w.dead
+		p.install(i, nil)
+		w.wait()
+		for {
+			select {
+			case <-p.ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+			next, err := p.start(p.ctx, i)
+			if err == nil {
+				w, pause = next, 0
+				p.install(i, w)
+				break
+			}
+			pause = min(max(2*pause, 100*time.Millisecond), 10*time.Second)
+			p.log.Error("an isolate worker cannot be started", "worker", i, "error", err, "again_in", pause)
+		}
+	}
+}
+
+// pick takes a place on the worker with the fewest runs. It waits while no
+// worker is there.
+func (p *workerPool) pick(ctx context.Context) (*process, error) {
+	p.mu.Lock()
+	for {
+		if p.closed {
+			p.mu.Unlock()
+			return nil, ErrClosed
+		}
+		if p.running >= p.cfg.MaxRuns {
+			p.mu.Unlock()
+			return nil, ErrBusy
+		}
+		var best *process
+		for _, w := range p.workers {
+			if w != nil && !w.failed() && (best == nil || w.load < best.load) {
+				best = w
+			}
+		}
+		if best != nil {
+			best.load++
+			p.running++
+			p.mu.Unlock()
+			return best, nil
+		}
+		changed := p.changed
+		p.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-p.ctx.Done():
+			return nil, ErrClosed
+		}
+		p.mu.Lock()
+	}
+}
+
+func (p *workerPool) release(w *process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.load--
+	p.running--
+}
+
+// Run implements Pool.
+func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result, error) {
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	w, err := p.pick(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer p.release(w)
+	p.runs.Add(1)
+	res, err := w.run(ctx, p.lastRun.Add(1), req, host)
+	if err != nil || res.Status == StatusKilled {
+		p.killed.Add(1)
+	}
+	return res, err
+}
+
+// Stats implements Pool.
+func (p *workerPool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := Stats{Running: p.running, Runs: p.runs.Load(), Killed: p.killed.Load()}
+	for _, w := range p.workers {
+		if w != nil {
+			s.Workers++
+		}
+	}
+	return s
+}
+
+// Close implements Pool.
+func (p *workerPool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	workers := append([]*process(nil), p.workers...)
+	p.mu.Unlock()
+	p.cancel()
+	for _, w := range workers {
+		if w != nil {
+			w.kill(closedReason, nil)
+		}
+	}
+	p.group.Wait()
+	var errs []error
+	for _, c := range []io.Closer{p.guest, p.cache} {
+		if f := c.(*os.File); f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	p.guest, p.cache = nil, nil
+	if p.temp != "" {
+		errs = append(errs, os.RemoveAll(p.temp))
+	}
+	return errors.Join(errs...)
+}
