@@ -111,7 +111,7 @@ install:
 	install -m 0644 $(BUILD)/guests/* $(LIBDIR)/sandboxd/guests/
 	install -d -m 0755 $(LIBDIR)/systemd/system
 	for unit in systemd/units/*.service systemd/units/*.socket; do \
-		sed 's|/usr/sbin/|$(PREFIX)/sbin/|; s|/etc/sandboxd/|$(SYSCONFDIR)/sandboxd/|' $$unit > $(LIBDIR)/systemd/system/$$(basename $$unit) && \
+		sed 's|/usr/|$(PREFIX)/|g; s|/etc/sandboxd/|$(SYSCONFDIR)/sandboxd/|g' $$unit > $(LIBDIR)/systemd/system/$$(basename $$unit) && \
 		chmod 0644 $(LIBDIR)/systemd/system/$$(basename $$unit) || exit 1; done
 	install -D -m 0644 systemd/units/sandboxd.sysusers $(LIBDIR)/sysusers.d/sandboxd.conf
 	install -D -m 0644 systemd/units/sandboxd.tmpfiles $(LIBDIR)/tmpfiles.d/sandboxd.conf

@@ -29,7 +29,7 @@ func (s *System) useUnits(ctx context.Context) error {
 	s.daemon = &unitDaemon{api: s.API}
 	// The unit hides /tmp and /root from the daemon, so what it reads goes to
 	// /etc, as an operator would have it.
-	text := fmt.Sprintf("[Service]\nLoadCredential=%s:/etc/sandboxd/test/credentials/%s\nEnvironment=SSL_CERT_FILE=/etc/sandboxd/test/roots.pem\n", TokenName, TokenName)
+	text := fmt.Sprintf("[Service]\nLoadCredential=%s:/etc/sandboxd/test/credentials/%s\nEnvironment=SSL_CERT_FILE=/etc/sandboxd/test/roots.pem\nTimeoutStartSec=300s\n", TokenName, TokenName)
 	if err := errors.Join(
 		os.RemoveAll("/etc/sandboxd/test"),
 		os.CopyFS("/etc/sandboxd/test", os.DirFS(s.dir)),
