@@ -18,7 +18,7 @@ const (
 	// minSegment: a straight-line part of a function that costs at least this
 	// is charged where it stands, when it runs; smaller ones count towards the
 	// longest path from the head of their region.
-	minSegment = 32
+	minSegment = 64
 
 	bulkShift   = 3    // memory.fill, copy, init: one unit for 8 bytes
 	costPage    = 8192 // memory.grow: one page, zeroed

@@ -7,7 +7,7 @@ type emitter struct {
 	fuel uint32 // index of the global
 	oof  uint32 // index of the imported function
 	out  []byte
-	root []int32 // region → the call-free loop that holds its fuel, or none
+	root []int32 // region → the loop whose fuel is in the local with it, or none
 	exit []exits // of the wrapped roots, by region
 
 	// Locals of the function at hand: the fuel of call-free loops, an operand
@@ -25,9 +25,7 @@ func (e *emitter) function(fn int) *Error {
 		return r.err
 	}
 	holds := e.findRoots()
-	if holds {
-		e.findExits()
-	}
+	e.findExits()
 	if !e.locals(b, holds) {
 		return &Error{Section: "code", Func: fn, Offset: int(b.decl.pos), Reason: "no room for more locals"}
 	}
@@ -180,22 +178,35 @@ func (e *emitter) load(held bool) {
 // store subtracts the cost on the stack from the fuel below it, and asks the
 // host when check is set and too little is left.
 func (e *emitter) store(held, check bool) {
-	e.out = append(e.out, opI64Sub)
-	switch {
-	case held && check:
-		e.op(opLocalTee, e.held)
-	case held:
-		e.op(opLocalSet, e.held)
-	default:
-		e.op(opGlobalSet, e.fuel)
-	}
-	if !check {
+	if check {
+		e.spend(held)
+		e.out = append(e.out, opIf, blockEmpty)
+		e.refill(held)
+		e.out = append(e.out, opEnd)
 		return
 	}
-	if !held {
+	e.out = append(e.out, opI64Sub)
+	if held {
+		e.op(opLocalSet, e.held)
+	} else {
+		e.op(opGlobalSet, e.fuel)
+	}
+}
+
+// spend is store that leaves on the stack whether too little is left.
+func (e *emitter) spend(held bool) {
+	e.out = append(e.out, opI64Sub)
+	if held {
+		e.op(opLocalTee, e.held)
+	} else {
+		e.op(opGlobalSet, e.fuel)
 		e.op(opGlobalGet, e.fuel)
 	}
-	e.out = append(e.out, opI64Const, 0, opI64LtS, opIf, blockEmpty)
+	e.out = append(e.out, opI64Const, 0, opI64LtS)
+}
+
+// refill asks the host.
+func (e *emitter) refill(held bool) {
 	if held {
 		e.release()
 	}
@@ -203,7 +214,6 @@ func (e *emitter) store(held, check bool) {
 	if held {
 		e.take()
 	}
-	e.out = append(e.out, opEnd)
 }
 
 // bulk charges the length on the stack, before the instruction runs.

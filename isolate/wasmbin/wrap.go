@@ -1,13 +1,17 @@
 package wasmbin
 
-// Loops that call nothing are wrapped, so that nothing but the countdown is in
-// the way of an iteration:
+// Loops are wrapped, so that nothing but the countdown is in the way of an
+// iteration, and the fuel of loops that call nothing is in a local meanwhile:
 //
-//	fuel from the global to a local
+//	global to local              ; if it calls nothing
 //	block T
-//	  block                        ; one for each target of a br_if out
+//	  block                      ; one for each target of a br_if out
 //	    loop; block
-//	      loop T; ...; to branch back: charge; br_if 1 if too little is left; br 0; ...; end
+//	      loop T
+//	        ...                  ; to branch back:
+//	        charge; br_if 1 if too little is left; br 0
+//	        ...
+//	      end
 //	      local to global
 //	      br to the end of block T
 //	    end; call the host; br 0; end
@@ -26,26 +30,26 @@ const (
 	wrapping   = 3 // labels that wrapping adds, exits aside
 )
 
-// exits are the frames that br_ifs out of a root go to.
+// exits are where br_ifs out of a root go: labels as the root's loop sees them.
 type exits struct {
-	n     int
-	frame [maxExits]int32
+	n  int
+	to [maxExits]label
 }
 
 func (x *exits) find(frame int32) int {
 	for i := range x.n {
-		if x.frame[i] == frame {
+		if x.to[i].frame == frame {
 			return i
 		}
 	}
 	return none
 }
 
-// wrapped tells whether region i is wrapped. Loops within a root are too, but
-// have no exits: the fuel stays in the local.
+// wrapped tells whether region i is a wrapped loop. Only roots have exits:
+// leaving other loops does not move the fuel.
 func (e *emitter) wrapped(i int32) bool {
 	r := &e.a.regions[i]
-	return e.root[i] != none && r.loops && !r.params && r.depth <= maxWrapped
+	return r.loops && !r.params && r.depth <= maxWrapped
 }
 
 // findExits gives every wrapped root its exits.
@@ -61,7 +65,8 @@ func (e *emitter) findExits() {
 			continue
 		}
 		if x := &e.exit[root]; x.find(l.frame) == none && x.n < maxExits {
-			x.frame[x.n] = l.frame
+			frame := e.a.regions[root].frame
+			x.to[x.n] = label{index: uint32(frame - 1 - l.frame), frame: l.frame, region: l.region}
 			x.n++
 		}
 	}
@@ -89,12 +94,10 @@ func (e *emitter) close(i int32) {
 	if !e.wrapped(i) {
 		return
 	}
-	r, x := &e.a.regions[i], &e.exit[i]
+	x := &e.exit[i]
 	e.op(opBr, uint32(2+x.n))
 	e.out = append(e.out, opEnd)
-	e.release()
-	e.op(opCall, e.oof)
-	e.take()
+	e.refill(e.root[i] != none)
 	e.out = append(e.out, opBr, 0, opEnd)
 	if x.n == 0 {
 		e.out = append(e.out, opUnreachable) // for the results of block T
@@ -102,9 +105,8 @@ func (e *emitter) close(i int32) {
 	for k := range x.n {
 		e.out = append(e.out, opEnd)
 		e.release()
-		// Up to block T, and on from where the loop stands. Nothing around a
-		// root is wrapped.
-		e.op(opBr, uint32(x.n-k)+uint32(r.frame-1-x.frame[k]))
+		// Past block T, and on from where the loop stands.
+		e.op(opBr, uint32(x.n-k)+e.target(e.a.regions[i].parent, &x.to[k]))
 	}
 	e.out = append(e.out, opEnd)
 }
@@ -118,11 +120,9 @@ func (e *emitter) back(p *patch, held bool) {
 	}
 	n := e.target(p.region, &l) + depth
 	if e.wrapped(l.region) {
-		e.op(opLocalGet, e.held)
+		e.load(held)
 		e.i64(l.cost)
-		e.out = append(e.out, opI64Sub)
-		e.op(opLocalTee, e.held)
-		e.out = append(e.out, opI64Const, 0, opI64LtS)
+		e.spend(e.root[l.region] != none)
 		e.op(opBrIf, n+1)
 		e.op(opBr, n)
 	} else {
