@@ -43,7 +43,7 @@ func TestServiceDirectives(t *testing.T) {
 		"Service.StateDirectory":          "sandboxd",
 		"Service.StateDirectoryMode":      "0700",
 		"Service.LimitCORE":               "0",
-		"Service.UMask":                   "0077",
+		"Service.UMask":                   "0022",
 		"Service.ProtectSystem":           "strict",
 		"Service.ProtectHome":             "yes",
 		"Service.PrivateTmp":              "yes",
