@@ -29,17 +29,15 @@ type Rows struct {
 
 // Executed is the answer of a statement that writes.
 type Executed struct {
-	Changes int64 `json:"changes"`
+	Changes      int64 `json:"changes"`
+	LastInsertID int64 `json:"last_insert_id"`
 }
 
 // PolicyView is what a tenant may do.
 type PolicyView struct {
 	Tenant  string          `json:"tenant"`
-	File    string          `json:"file,omitempty" doc:"The file that grants it."`
 	Profile *policy.Profile `json:"profile"`
-	// Isolate and Jail are the limits after the defaults.
-	Isolate *policy.Limits `json:"isolate_limits,omitempty"`
-	Jail    *policy.Limits `json:"jail_limits,omitempty"`
+	Grants  []policy.Grant  `json:"grants" doc:"Each value with the file and line that granted it."`
 }
 
 // Status of the daemon.
@@ -100,7 +98,7 @@ type Doctor struct {
 // Check is one feature of the host.
 type Check struct {
 	Name        string `json:"name"`
-	OK          bool   `json:"ok"`
+	Status      string `json:"status" enum:"ok,warn,missing" doc:"warn: something is weaker for it; missing: sandboxd cannot do its job."`
 	Found       string `json:"found"`
 	Needed      string `json:"needed,omitempty"`
 	Consequence string `json:"consequence,omitempty"`
@@ -112,7 +110,7 @@ type AuditVerdict struct {
 	OK      bool          `json:"ok"`
 	Records uint64        `json:"records"`
 	Files   int           `json:"files"`
-	Last    *Receipt      `json:"last,omitempty"`
+	Last    string        `json:"last,omitempty" doc:"Hash of the last record."`
 	Problem *AuditProblem `json:"problem,omitempty"`
 }
 

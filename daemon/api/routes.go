@@ -96,8 +96,8 @@ var Routes = []Route{
 
 	{Name: "kv-list", Method: "GET", Pattern: tenantPath + "/kv", Tenant: true, Summary: "Keys.", Response: typeOf[KVList](),
 		Query: []Query{{"prefix", "string", "Only keys that start so."}, {"after", "string", "Go on after this key."}, {"limit", "integer", "At most so many; 1000 at most."}}},
-	{Name: "kv-get", Method: "GET", Pattern: tenantPath + "/kv/{key...}", Tenant: true, Summary: "A value.", RawResponse: octets},
-	{Name: "kv-put", Method: "PUT", Pattern: tenantPath + "/kv/{key...}", Tenant: true, Summary: "Store a value.", RawRequest: octets, Status: 204},
+	{Name: "kv-get", Method: "GET", Pattern: tenantPath + "/kv/{key...}", Tenant: true, Summary: "A value.", RawResponse: "application/json"},
+	{Name: "kv-put", Method: "PUT", Pattern: tenantPath + "/kv/{key...}", Tenant: true, Summary: "Store a JSON value.", RawRequest: "application/json", Status: 204},
 	{Name: "kv-delete", Method: "DELETE", Pattern: tenantPath + "/kv/{key...}", Tenant: true, Summary: "Delete a value; idempotent.", Status: 204},
 	{Name: "db-query", Method: "POST", Pattern: tenantPath + "/db/query", Tenant: true, Summary: "Read the tenant's database.", Request: typeOf[SQLRequest](), Response: typeOf[Rows]()},
 	{Name: "db-exec", Method: "POST", Pattern: tenantPath + "/db/exec", Tenant: true, Summary: "Change the tenant's database.", Request: typeOf[SQLRequest](), Response: typeOf[Executed]()},

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sandboxd/daemon/api"
+	"sandboxd/daemon/client"
+	"sandboxd/internal/kernel"
+)
+
+func (a *app) policyCommand() *cobra.Command {
+	show := &cobra.Command{
+		Use: "show TENANT", Short: "Show what a tenant may do and which line grants it", Args: args(1, 1, "TENANT"),
+		RunE: func(c *cobra.Command, given []string) error {
+			view, err := a.client.Policy(c.Context(), given[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(view)
+			}
+			var rows [][]string
+			for _, g := range view.Grants {
+				from := "default"
+				if g.Line > 0 {
+					from = fmt.Sprintf("%s:%d", g.File, g.Line)
+				}
+				rows = append(rows, []string{g.Field, g.Value, from})
+			}
+			return a.table([]string{"FIELD", "VALUE", "FROM"}, rows)
+		},
+	}
+	return group("policy", "The policy in force", show)
+}
+
+func (a *app) auditCommand() *cobra.Command {
+	verify := &cobra.Command{
+		Use: "verify", Short: "Check that no record was changed, removed, moved or cut off", Args: args(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			v, err := a.client.VerifyAudit(c.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				err = a.printJSON(v)
+			} else {
+				err = a.printVerdict(v)
+			}
+			if err == nil && !v.OK {
+				err = &exitError{exitFailed}
+			}
+			return err
+		},
+	}
+	return group("audit", "The audit log", verify)
+}
+
+func (a *app) printVerdict(v *api.AuditVerdict) error {
+	if v.OK {
+		_, err := fmt.Fprintf(a.out, "ok: %d records in %d files, the chain is whole\n", v.Records, v.Files)
+		return err
+	}
+	if p := v.Problem; p != nil {
+		_, err := fmt.Fprintf(a.out, "%s: %s, line %d: %s\n", p.Kind, oneLine(p.File), p.Line, oneLine(p.Message))
+		return err
+	}
+	_, err := fmt.Fprintln(a.out, "the chain is broken")
+	return err
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Show the daemon's state", Args: args(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := a.client.Status(c.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(s)
+			}
+			return a.printStatus(s)
+		},
+	}
+}
+
+func (a *app) printStatus(s *api.Status) error {
+	audit := fmt.Sprintf("%d records", s.Audit.Seq)
+	if s.Audit.Error != "" {
+		audit = "NOT WRITABLE, nothing new runs: " + s.Audit.Error
+	}
+	a.fields(a.out,
+		[2]string{"state", s.State}, [2]string{"version", s.Version}, [2]string{"mode", s.Mode},
+		[2]string{"running for", age(s.Started)}, [2]string{"process", strconv.Itoa(s.Pid)}, [2]string{"policy", s.Policy},
+		[2]string{"sockets", strings.Join(s.Sockets, ", ")}, [2]string{"preview", s.Preview}, [2]string{"limits", s.Limits},
+		[2]string{"isolates", fmt.Sprintf("%d workers, %d running, %d runs, %d killed", s.Isolates.Workers, s.Isolates.Running, s.Isolates.Runs, s.Isolates.Killed)},
+		[2]string{"jails", strconv.Itoa(s.Jails)},
+		[2]string{"runs", fmt.Sprintf("%d running, %d in all; %d commands in jails", s.Runs.Running, s.Runs.Total, s.Runs.Execs)},
+		[2]string{"audit", audit})
+	for _, w := range s.Warnings {
+		fmt.Fprintln(a.out, "warning: "+oneLine(w))
+	}
+	return nil
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Say what this host offers, what is missing and what follows", Args: args(0, 0, "no arguments"),
+		Long: `Says what the daemon's host offers. Without a daemon it tries this host itself.
+It exits with 1 when something is missing that sandboxd needs.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			d, err := a.client.Doctor(c.Context())
+			var unreachable *client.UnreachableError
+			if errors.As(err, &unreachable) {
+				fmt.Fprintln(a.errOut, "no daemon answers; this is what this host offers to one:")
+				d, err = localDoctor(c.Context()), nil
+			}
+			if err != nil {
+				return err
+			}
+			if a.json {
+				err = a.printJSON(d)
+			} else {
+				err = a.printDoctor(d)
+			}
+			if err == nil && !d.OK {
+				err = &exitError{exitFailed}
+			}
+			return err
+		},
+	}
+}
+
+// localDoctor tries the kernel from this process.
+func localDoctor(ctx context.Context) *api.Doctor {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	d := &api.Doctor{OK: true, Checks: []api.Check{}}
+	for _, c := range kernel.Probe(ctx, "/proc/self/exe").Checks() {
+		d.Checks = append(d.Checks, api.Check{Name: c.Name, Status: string(c.Status), Found: c.Found, Needed: c.Needed, Consequence: c.Consequence, Remedy: c.Remedy})
+		d.OK = d.OK && c.Status != kernel.Missing
+	}
+	return d
+}
+
+func (a *app) printDoctor(d *api.Doctor) error {
+	var rows [][]string
+	for _, c := range d.Checks {
+		rows = append(rows, []string{c.Status, c.Name, shorten(c.Found, 60), c.Needed})
+	}
+	if err := a.table([]string{"", "CHECK", "FOUND", "NEEDED"}, rows); err != nil {
+		return err
+	}
+	for _, c := range d.Checks {
+		if c.Consequence != "" {
+			fmt.Fprintf(a.out, "\n%s: %s\n  what follows: %s\n", c.Status, oneLine(c.Name), oneLine(c.Consequence))
+			if c.Remedy != "" {
+				fmt.Fprintf(a.out, "  remedy: %s\n", oneLine(c.Remedy))
+			}
+		}
+	}
+	if d.OK {
+		_, err := fmt.Fprintln(a.out, "\nThis host has what sandboxd needs.")
+		return err
+	}
+	_, err := fmt.Fprintln(a.out, "\nThis host lacks something that sandboxd needs.")
+	return err
+}

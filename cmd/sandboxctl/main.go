@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"sandboxd/daemon/api"
+	"sandboxd/daemon/client"
+	"sandboxd/internal/kernel"
+)
+
+// Exit codes; exec passes on the command's own.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitRefused     = 3
+	exitUnreachable = 4
+)
+
+// exitError ends the program with a code and without a message.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
+
+// usageError is a wrong call of the program.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// version is set by the linker.
+var version = "unknown"
+
+func main() {
+	if n := len(kernel.HelperArgs); len(os.Args) > n && slices.Equal(os.Args[1:n+1], kernel.HelperArgs) {
+		os.Exit(kernel.Main(os.Args[n+1:]))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is main for tests, too.
+func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	a := &app{in: in, out: out, errOut: errOut}
+	a.outTTY, a.errTTY = isTerminal(out), isTerminal(errOut)
+	root := a.command()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	if a.client != nil {
+		a.client.Close()
+	}
+	return a.finish(err)
+}
+
+// finish prints the error and chooses the exit code.
+func (a *app) finish(err error) int {
+	var exit *exitError
+	var usage *usageError
+	var refused *api.Error
+	var unreachable *client.UnreachableError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &refused):
+		a.printError(refused)
+		return exitOf(refused)
+	case errors.As(err, &unreachable):
+		fmt.Fprintln(a.errOut, "sandboxctl: "+a.safeErr(unreachable.Error()))
+		fmt.Fprintln(a.errOut, "  hint: start it with `sandboxd dev` or `systemctl start sandboxd.socket`; name its socket with --socket or SANDBOXD_SOCKET")
+		return exitUnreachable
+	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown "), strings.HasPrefix(err.Error(), "required flag"):
+		fmt.Fprintln(a.errOut, "sandboxctl: "+err.Error())
+		fmt.Fprintln(a.errOut, "  hint: sandboxctl help")
+		return exitUsage
+	default:
+		fmt.Fprintln(a.errOut, "sandboxctl: "+a.safeErr(err.Error()))
+		return exitFailed
+	}
+}
+
+// exitOf tells code that failed from a request that was refused.
+func exitOf(e *api.Error) int {
+	switch e.Code {
+	case api.CodeError, api.CodeLimit, api.CodeBinding, api.CodeCanceled, api.CodeInternal:
+		return exitFailed
+	default:
+		return exitRefused
+	}
+}
+
+// app is what the commands share.
+type app struct {
+	in             io.Reader
+	out, errOut    io.Writer
+	outTTY, errTTY bool
+	socket         string
+	json           bool
+	client         *client.Client
+}
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "sandboxctl",
+		Short:         "Calls a sandboxd",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
+		PersistentPreRun: func(*cobra.Command, []string) {
+			if a.socket == "" {
+				a.socket = client.DefaultSocket()
+			}
+			a.client = client.New(a.socket)
+		},
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.PersistentFlags().StringVar(&a.socket, "socket", "", "the daemon's socket (default: $SANDBOXD_SOCKET, then /run/sandboxd)")
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
+	root.AddCommand(a.runCommand(), a.execCommand(), a.psCommand(), a.logsCommand(), a.killCommand(), a.waitCommand(), a.portCommand(),
+		a.jailCommand(), a.lsCommand(), a.catCommand(), a.cpCommand(), a.kvCommand(), a.dbCommand(), a.runsCommand(), a.policyCommand(),
+		a.auditCommand(), a.statusCommand(), a.doctorCommand())
+	return root
+}
+
+// args checks the number of arguments and names what is wanted.
+func args(min, max int, form string) cobra.PositionalArgs {
+	return func(c *cobra.Command, given []string) error {
+		if len(given) < min || (max >= 0 && len(given) > max) {
+			return usagef("%s takes %s", c.CommandPath(), form)
+		}
+		return nil
+	}
+}
+
+// group is a command that has only subcommands.
+func group(use, short string, subs ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: func(c *cobra.Command, given []string) error {
+		var names []string
+		for _, s := range c.Commands() {
+			names = append(names, s.Name())
+		}
+		return usagef("%s needs one of %s", c.CommandPath(), strings.Join(names, ", "))
+	}}
+	c.AddCommand(subs...)
+	return c
+}

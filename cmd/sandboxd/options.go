@@ -1,0 +1,139 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"sandboxd/daemon"
+	"sandboxd/policy"
+)
+
+// options are the flags that serve and dev share.
+type options struct {
+	policy, state, preview, credentials string
+	initPath, guests                    string
+	uidBase                             uint32
+	bestEffort                          bool
+	logLevel                            string
+}
+
+// defaultUIDBase is the first of the users that the daemon gives away: 0x38000000.
+const defaultUIDBase = 939524096
+
+func (o *options) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.preview, "preview", o.preview, "address of the preview listener, HOST:PORT; empty means none")
+	f.StringVar(&o.credentials, "credentials", o.credentials, "folder with one file for each credential that the policy names")
+	f.StringVar(&o.initPath, "init", "", "the sandbox-init binary (default: beside sandboxd, then /usr/lib/sandboxd)")
+	f.StringVar(&o.guests, "guests", "", "folder with the interpreter images (default: beside sandboxd, then /usr/lib/sandboxd)")
+	f.Uint32Var(&o.uidBase, "uid-base", defaultUIDBase, "first of the user ids for roles and tenants")
+	f.BoolVar(&o.bestEffort, "best-effort", o.bestEffort, "make jails although this host cannot enforce every limit")
+	f.StringVar(&o.logLevel, "log-level", o.logLevel, "debug, info, warn or error")
+}
+
+func (o *options) logger() (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn, error", o.logLevel)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})), nil
+}
+
+// config is what both commands know.
+func (o *options) config(log *slog.Logger) (daemon.Config, error) {
+	cfg := daemon.Config{Version: versionText(), UIDBase: o.uidBase, BestEffort: o.bestEffort, Log: log, Exe: "/proc/self/exe"}
+	var err error
+	if cfg.InitPath, err = beside(o.initPath, "sandbox-init"); err != nil {
+		return cfg, err
+	}
+	if cfg.GuestDir, err = beside(o.guests, "guests"); err != nil {
+		return cfg, err
+	}
+	if cfg.Credentials, err = openCredentials(o.credentials); err != nil {
+		return cfg, err
+	}
+	return cfg, nil
+}
+
+// beside finds a file of the installation.
+func beside(given, name string) (string, error) {
+	if given != "" {
+		return filepath.Abs(given)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	local := filepath.Join(filepath.Dir(exe), name)
+	if _, err := os.Stat(local); err == nil {
+		return local, nil
+	}
+	return filepath.Join("/usr/lib/sandboxd", name), nil
+}
+
+// openCredentials opens the files of a folder without reading them: their
+// content is for the egress proxy alone.
+func openCredentials(dir string) (map[string]*os.File, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("--credentials: %w", err)
+	}
+	files := map[string]*os.File{}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") || e.IsDir() {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(dir, e.Name()), os.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err == nil {
+			var st os.FileInfo
+			if st, err = f.Stat(); err == nil && !st.Mode().IsRegular() {
+				err = errors.New("not a regular file")
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--credentials: %s: %w", e.Name(), err)
+		}
+		files[e.Name()] = f
+	}
+	return files, nil
+}
+
+// listenPreview opens the preview listener; pages are told its address as
+// localhost, which browsers resolve to the loopback by themselves.
+func listenPreview(address string) (net.Listener, string, error) {
+	if address == "" {
+		return nil, "", nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, "", fmt.Errorf("--preview: %w", err)
+	}
+	return l, previewBase(l), nil
+}
+
+func previewBase(l net.Listener) string {
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		return ""
+	}
+	return net.JoinHostPort("localhost", port)
+}
+
+// loadPolicy reads the policy and takes its faults apart for people.
+func loadPolicy(path string) (*policy.Policy, error) {
+	p, err := policy.Load(path)
+	if err != nil {
+		return nil, fmt.Errorf("the policy is not usable; nothing was started:\n%w", err)
+	}
+	return p, nil
+}

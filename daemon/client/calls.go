@@ -1,0 +1,248 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"sandboxd/daemon/api"
+	"sandboxd/policy"
+)
+
+func tenantPath(tenant string, rest ...string) string {
+	return "/v1/tenants/" + tenant + strings.Join(rest, "")
+}
+
+func jailPath(tenant string, rest ...string) string {
+	return tenantPath(tenant, append([]string{"/jail"}, rest...)...)
+}
+
+// Run runs code and waits. A run that was refused comes back as a *api.Run with
+// its error, too; the error is for calls that came to no run.
+func (c *Client) Run(ctx context.Context, tenant string, r *api.RunRequest) (*api.Run, error) {
+	resp, err := c.send(ctx, call{method: http.MethodPost, path: tenantPath(tenant, "/run"), json: r})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("client: the answer of a run: %w", err)
+	}
+	var body struct {
+		api.Run
+	}
+	if err := json.Unmarshal(text, &body); err != nil {
+		return nil, fmt.Errorf("client: the daemon answered %s with something else than a run: %w", resp.Status, err)
+	}
+	if body.RunID == "" {
+		if body.Error != nil {
+			return nil, body.Error
+		}
+		return nil, fmt.Errorf("client: the daemon answered %s without saying why", resp.Status)
+	}
+	return &body.Run, nil
+}
+
+// RunStream runs code and yields its events.
+func (c *Client) RunStream(ctx context.Context, tenant string, r *api.RunRequest) iter.Seq2[api.Event, error] {
+	return c.stream(ctx, call{method: http.MethodPost, path: tenantPath(tenant, "/run"), json: r}, true)
+}
+
+// GetRun returns a run's record.
+func (c *Client) GetRun(ctx context.Context, run string) (*api.Run, error) {
+	return get[api.Run](ctx, c, call{method: http.MethodGet, path: "/v1/runs/" + run})
+}
+
+// Runs lists runs, newest first. Empty strings and the zero time mean any.
+func (c *Client) Runs(ctx context.Context, tenant, status string, since time.Time, limit int) (*api.RunList, error) {
+	q := url.Values{}
+	for name, value := range map[string]string{"tenant": tenant, "status": status} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	if !since.IsZero() {
+		q.Set("since", since.Format(time.RFC3339))
+	}
+	if limit > 0 {
+		q.Set("limit", strconv.Itoa(limit))
+	}
+	return get[api.RunList](ctx, c, call{method: http.MethodGet, path: "/v1/runs", query: q})
+}
+
+func eventsQuery(after uint64, follow bool) url.Values {
+	return url.Values{"after": {strconv.FormatUint(after, 10)}, "follow": {strconv.FormatBool(follow)}}
+}
+
+// RunEvents yields a run's events after seq.
+func (c *Client) RunEvents(ctx context.Context, run string, after uint64, follow bool) iter.Seq2[api.Event, error] {
+	return c.stream(ctx, call{method: http.MethodGet, path: "/v1/runs/" + run + "/events", query: eventsQuery(after, follow)}, follow)
+}
+
+// CancelRun ends a run and returns how it ended.
+func (c *Client) CancelRun(ctx context.Context, run string) (*api.Run, error) {
+	return get[api.Run](ctx, c, call{method: http.MethodDelete, path: "/v1/runs/" + run})
+}
+
+// AnswerCall answers a call of the caller's own tool.
+func (c *Client) AnswerCall(ctx context.Context, run, id string, a *api.ToolAnswer) error {
+	return c.do(ctx, call{method: http.MethodPost, path: "/v1/runs/" + run + "/calls/" + id, json: a})
+}
+
+// Jails lists the jails that the caller may see.
+func (c *Client) Jails(ctx context.Context) (*api.JailList, error) {
+	return get[api.JailList](ctx, c, call{method: http.MethodGet, path: "/v1/jails"})
+}
+
+// CreateJail creates the tenant's jail or returns the one there is.
+func (c *Client) CreateJail(ctx context.Context, tenant string, r *api.JailRequest) (*api.Jail, error) {
+	return get[api.Jail](ctx, c, call{method: http.MethodPut, path: jailPath(tenant), json: r})
+}
+
+// Jail describes the tenant's jail.
+func (c *Client) Jail(ctx context.Context, tenant string) (*api.Jail, error) {
+	return get[api.Jail](ctx, c, call{method: http.MethodGet, path: jailPath(tenant)})
+}
+
+// DestroyJail ends the jail; everything it owned is gone when it returns.
+func (c *Client) DestroyJail(ctx context.Context, tenant string) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: jailPath(tenant)})
+}
+
+// TouchJail counts as activity.
+func (c *Client) TouchJail(ctx context.Context, tenant string) (*api.Jail, error) {
+	return c.jailAction(ctx, tenant, "/touch")
+}
+
+// FreezeJail stops the jail's processes until the next request.
+func (c *Client) FreezeJail(ctx context.Context, tenant string) (*api.Jail, error) {
+	return c.jailAction(ctx, tenant, "/freeze")
+}
+
+// ThawJail lets the jail's processes go on.
+func (c *Client) ThawJail(ctx context.Context, tenant string) (*api.Jail, error) {
+	return c.jailAction(ctx, tenant, "/thaw")
+}
+
+func (c *Client) jailAction(ctx context.Context, tenant, action string) (*api.Jail, error) {
+	return get[api.Jail](ctx, c, call{method: http.MethodPost, path: jailPath(tenant, action)})
+}
+
+// Exec runs a command in the jail and waits; with Background it returns as soon
+// as the command has started.
+func (c *Client) Exec(ctx context.Context, tenant string, r *api.ExecRequest) (*api.Process, error) {
+	return get[api.Process](ctx, c, call{method: http.MethodPost, path: jailPath(tenant, "/exec"), json: r})
+}
+
+// ExecStream runs a command in the jail and yields its events.
+func (c *Client) ExecStream(ctx context.Context, tenant string, r *api.ExecRequest) iter.Seq2[api.Event, error] {
+	return c.stream(ctx, call{method: http.MethodPost, path: jailPath(tenant, "/exec"), json: r}, true)
+}
+
+// Processes lists the jail's commands.
+func (c *Client) Processes(ctx context.Context, tenant string) (*api.ProcessList, error) {
+	return get[api.ProcessList](ctx, c, call{method: http.MethodGet, path: jailPath(tenant, "/processes")})
+}
+
+func processPath(tenant, exec string, rest ...string) string {
+	return jailPath(tenant, append([]string{"/processes/", exec}, rest...)...)
+}
+
+// Process describes one command.
+func (c *Client) Process(ctx context.Context, tenant, exec string) (*api.Process, error) {
+	return get[api.Process](ctx, c, call{method: http.MethodGet, path: processPath(tenant, exec)})
+}
+
+// ProcessEvents yields a command's events after seq.
+func (c *Client) ProcessEvents(ctx context.Context, tenant, exec string, after uint64, follow bool) iter.Seq2[api.Event, error] {
+	return c.stream(ctx, call{method: http.MethodGet, path: processPath(tenant, exec, "/events"), query: eventsQuery(after, follow)}, follow)
+}
+
+// Signal signals a command; signal has no SIG in front.
+func (c *Client) Signal(ctx context.Context, tenant, exec, signal string) error {
+	return c.do(ctx, call{method: http.MethodPost, path: processPath(tenant, exec, "/signal"), json: api.SignalRequest{Signal: signal}})
+}
+
+// Stdin writes to a command's standard input, and closes it afterwards if asked.
+func (c *Client) Stdin(ctx context.Context, tenant, exec string, r io.Reader, close bool) error {
+	return c.do(ctx, call{method: http.MethodPost, path: processPath(tenant, exec, "/stdin"), query: url.Values{"close": {strconv.FormatBool(close)}},
+		body: r, media: "application/octet-stream"})
+}
+
+// Wait waits for a command's port, output or end.
+func (c *Client) Wait(ctx context.Context, tenant, exec string, r *api.WaitRequest) (*api.WaitAnswer, error) {
+	return get[api.WaitAnswer](ctx, c, call{method: http.MethodPost, path: processPath(tenant, exec, "/wait"), json: r})
+}
+
+// Kill kills a command's whole tree.
+func (c *Client) Kill(ctx context.Context, tenant, exec string) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: processPath(tenant, exec)})
+}
+
+// Ports lists the published ports.
+func (c *Client) Ports(ctx context.Context, tenant string) (*api.PortList, error) {
+	return get[api.PortList](ctx, c, call{method: http.MethodGet, path: jailPath(tenant, "/ports")})
+}
+
+func portPath(tenant string, port int) string { return jailPath(tenant, "/ports/", strconv.Itoa(port)) }
+
+// Expose publishes a port; a ttl of 0 means as long as the jail lives.
+func (c *Client) Expose(ctx context.Context, tenant string, port int, ttl time.Duration) (*api.Port, error) {
+	return get[api.Port](ctx, c, call{method: http.MethodPost, path: portPath(tenant, port), json: api.PortRequest{TTL: policy.Duration(ttl)}})
+}
+
+// ClosePort stops publishing a port.
+func (c *Client) ClosePort(ctx context.Context, tenant string, port int) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: portPath(tenant, port)})
+}
+
+func filePath(tenant, path string) string {
+	return jailPath(tenant, "/files/", strings.TrimPrefix(path, "/"))
+}
+
+// ReadFile returns a file of the jail; the caller closes it.
+func (c *Client) ReadFile(ctx context.Context, tenant, path string) (io.ReadCloser, error) {
+	resp, err := c.send(ctx, call{method: http.MethodGet, path: filePath(tenant, path)})
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= 300 {
+		defer resp.Body.Close()
+		return nil, failure(resp)
+	}
+	return resp.Body, nil
+}
+
+// WriteFile writes a file of the jail.
+func (c *Client) WriteFile(ctx context.Context, tenant, path string, r io.Reader, mode uint32) error {
+	return c.do(ctx, call{method: http.MethodPut, path: filePath(tenant, path), body: r, media: "application/octet-stream",
+		query: url.Values{"mode": {fmt.Sprintf("%04o", mode)}}})
+}
+
+// DeleteFile deletes a file or a tree of the jail.
+func (c *Client) DeleteFile(ctx context.Context, tenant, path string) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: filePath(tenant, path)})
+}
+
+// ListFiles lists a folder of the jail, depth levels deep.
+func (c *Client) ListFiles(ctx context.Context, tenant, path string, depth int) (*api.FileList, error) {
+	return get[api.FileList](ctx, c, call{method: http.MethodGet, path: filePath(tenant, path), query: url.Values{"list": {"true"}, "depth": {strconv.Itoa(depth)}}})
+}
+
+// StatFile describes a file of the jail.
+func (c *Client) StatFile(ctx context.Context, tenant, path string) (*api.FileInfo, error) {
+	return get[api.FileInfo](ctx, c, call{method: http.MethodGet, path: filePath(tenant, path), query: url.Values{"stat": {"true"}}})
+}
+
+// GitClone clones a repository with the jail's git and waits.
+func (c *Client) GitClone(ctx context.Context, tenant string, g *api.GitClone) (*api.Process, error) {
+	return get[api.Process](ctx, c, call{method: http.MethodPost, path: jailPath(tenant, "/git"), json: api.GitRequest{Clone: g}})
+}

@@ -1,0 +1,399 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sandboxd/daemon/api"
+	"sandboxd/daemon/audit"
+	"sandboxd/daemon/data"
+	"sandboxd/isolate"
+	"sandboxd/jail"
+	"sandboxd/netproxy"
+	"sandboxd/policy"
+)
+
+// Modes of a daemon.
+const (
+	ModeServe = "serve"
+	ModeDev   = "dev"
+)
+
+// Config of a Daemon. New takes ownership of the sockets, the preview listener
+// and the credentials.
+type Config struct {
+	Version string
+	Mode    string
+	// StateDir outlives the daemon: audit log, data, workspaces. RunDir does not.
+	StateDir, RunDir string
+	// CgroupDir is a cgroup v2 folder of ours without processes; "" where there
+	// is none, and then there are no jails.
+	CgroupDir string
+	// BestEffort lets jails run without the limits that this host cannot enforce.
+	BestEffort bool
+	Policy     *policy.Policy
+	// PolicyName is the policy's file, or a word for the built-in one.
+	PolicyName  string
+	Sockets     []*Socket
+	Preview     net.Listener
+	PreviewBase string
+	Credentials map[string]*os.File
+	// Exe is the sandboxd binary, started again for the roles.
+	Exe      string
+	InitPath string
+	GuestDir string
+	UIDBase  uint32
+	// InProcess runs isolates in this process instead of workers, and no
+	// egress proxy: for tests.
+	InProcess bool
+	Warnings  []string
+	// Cleanup is called at the very end, last first.
+	Cleanup []func() error
+	Log       *slog.Logger
+	// Progress is told of each part that started; it may be nil.
+	Progress func(part string, took time.Duration, err error)
+}
+
+// Discard closes what a Config holds, in place of a daemon that was not made.
+func (c *Config) Discard() error {
+	var errs []error
+	for _, s := range c.Sockets {
+		errs = append(errs, s.Close())
+	}
+	if c.Preview != nil {
+		if err := c.Preview.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	for _, f := range c.Credentials {
+		// The proxy closes what it was given.
+		if err := f.Close(); !errors.Is(err, os.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	for _, f := range slices.Backward(c.Cleanup) {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+// Offsets from Config.UIDBase.
+const (
+	proxyUID   = 1
+	workerUID  = 16
+	tenantUIDs = 65536
+)
+
+// A Daemon is the running service.
+type Daemon struct {
+	cfg     Config
+	log     *slog.Logger
+	policy  *policy.Policy
+	started time.Time
+	base    context.Context // ends with the daemon
+	cancel  context.CancelCauseFunc
+
+	audit *audit.Log
+	data  *data.Store
+	pool  isolate.Pool
+	net   *netproxy.Proxy
+	jails *jail.Manager
+	// missing says why a part is not there.
+	missing map[string]error
+
+	runs    *registry
+	tenants *tenantTable
+	egress  *egressUse
+	metrics *metrics
+	peers   sync.Map // net.Conn → *peer
+	roots   []byte   // the host's certificates, PEM
+
+	stopping atomic.Bool
+	work     sync.WaitGroup // what must end before the parts are closed
+
+	mu       sync.Mutex
+	servers  []*http.Server    // guarded by mu
+	startup  []api.StartupStep // guarded by mu
+	warnings []string          // guarded by mu
+}
+
+// New starts every part; it returns when all are ready or have said why they
+// cannot be. A part that this host cannot offer does not keep the others from
+// starting: its requests are answered "unsupported".
+func New(ctx context.Context, cfg Config) (*Daemon, error) {
+	d := &Daemon{cfg: cfg, log: cfg.Log, policy: cfg.Policy, started: time.Now(), missing: map[string]error{}, runs: newRegistry(), warnings: cfg.Warnings}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	d.base, d.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	d.metrics = newMetrics(d)
+	d.tenants = newTenantTable(d)
+	d.egress = newEgressUse(d)
+	if err := d.start(ctx); err != nil {
+		return nil, errors.Join(err, d.Close(context.WithoutCancel(ctx)))
+	}
+	return d, nil
+}
+
+func (d *Daemon) start(ctx context.Context) error {
+	for _, dir := range []string{d.cfg.StateDir, d.cfg.RunDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	var err error
+	if d.audit, err = audit.OpenWith(d.state("audit"), d.log, audit.Options{AppendOnly: d.cfg.Mode == ModeServe}); err != nil {
+		return err
+	}
+	if d.data, err = data.Open(d.state("data")); err != nil {
+		return err
+	}
+	if err := d.startParts(ctx); err != nil {
+		return err
+	}
+	_, err = d.audit.Append(ctx, audit.Record{Kind: audit.KindStart, Fields: map[string]any{
+		"version": d.cfg.Version, "mode": d.cfg.Mode, "policy": d.cfg.PolicyName, "missing": d.missingNames()}})
+	return err
+}
+
+// state is a folder below the state folder.
+func (d *Daemon) state(name string) string { return filepath.Join(d.cfg.StateDir, name) }
+
+// Names of parts, also for people.
+const (
+	partIsolates = "isolates"
+	partJails    = "jails"
+	partEgress   = "outgoing requests"
+)
+
+// startParts starts pool, proxy and jails side by side.
+func (d *Daemon) startParts(ctx context.Context) error {
+	parts := map[string]func(context.Context) error{partIsolates: d.startPool, partJails: d.startJails}
+	if d.cfg.InProcess {
+		d.missing[partEgress] = errors.New("this daemon runs in process, without a proxy")
+	} else {
+		parts[partEgress] = d.startEgress
+	}
+	type outcome struct {
+		part string
+		took time.Duration
+		err  error
+	}
+	ended := make(chan outcome, len(parts))
+	for part, f := range parts {
+		go func() {
+			began := time.Now()
+			err := f(ctx)
+			ended <- outcome{part, time.Since(began), err}
+		}()
+	}
+	var fatal error
+	for range parts {
+		o := <-ended
+		if d.cfg.Progress != nil {
+			d.cfg.Progress(o.part, o.took, o.err)
+		}
+		d.mu.Lock()
+		d.startup = append(d.startup, api.StartupStep{Name: o.part, Duration: policy.Duration(o.took.Round(time.Microsecond))})
+		if o.err != nil {
+			d.missing[o.part] = o.err
+			d.warnings = append(d.warnings, o.part+" are not available: "+o.err.Error())
+			d.log.Error("a part did not start", "part", o.part, "error", o.err)
+		}
+		d.mu.Unlock()
+		if o.err != nil && !mayLack(o.err) {
+			fatal = errors.Join(fatal, &unavailableError{o.part, o.err})
+		}
+	}
+	return fatal
+}
+
+// mayLack tells what this host does not offer, with which the daemon can live,
+// from a fault.
+func mayLack(err error) bool {
+	var lacks *jail.UnsupportedError
+	var guest *isolate.GuestError
+	return errors.As(err, &lacks) || errors.As(err, &guest) || errors.Is(err, errors.ErrUnsupported)
+}
+
+func (d *Daemon) startPool(ctx context.Context) (err error) {
+	cfg := isolate.Config{Exe: d.cfg.Exe, UIDBase: d.cfg.UIDBase + workerUID, GuestDir: d.cfg.GuestDir, CacheDir: d.state("cache"), Log: d.log}
+	if cfg.Exe != "" {
+		cfg.Args = []string{"role", "isolate-worker"}
+	}
+	if err := os.MkdirAll(cfg.CacheDir, 0o700); err != nil {
+		return err
+	}
+	if d.cfg.InProcess {
+		d.pool, err = isolate.NewInProcess(ctx, cfg)
+	} else {
+		d.pool, err = isolate.NewWorkers(ctx, cfg)
+	}
+	return err
+}
+
+func (d *Daemon) startEgress(ctx context.Context) (err error) {
+	if d.roots, err = netproxy.HostRoots(); err != nil {
+		return err
+	}
+	run := filepath.Join(d.cfg.RunDir, "egress")
+	if err := os.MkdirAll(run, 0o700); err != nil {
+		return err
+	}
+	d.net, err = netproxy.Start(ctx, netproxy.Config{
+		Exe: d.cfg.Exe, UID: d.cfg.UIDBase + proxyUID, GID: d.cfg.UIDBase + proxyUID, RunDir: run,
+		Preview: d.cfg.Preview, PreviewBase: d.cfg.PreviewBase, Credentials: d.cfg.Credentials,
+		OnDecision: d.onDecision, DialJail: d.dialJail, Log: d.log,
+	})
+	return err
+}
+
+func (d *Daemon) startJails(ctx context.Context) error {
+	if d.cfg.CgroupDir == "" {
+		return &jail.UnsupportedError{Feature: "a cgroup v2 folder for jails", Found: "none", Needed: "cgroup v2 mounted, and delegated to this daemon",
+			Remedy: "run under systemd with Delegate=yes, or mount cgroup2"}
+	}
+	run := filepath.Join(d.cfg.RunDir, "jails")
+	for _, dir := range []string{run, d.state("jails")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	m, err := jail.New(ctx, jail.Config{StateDir: d.state("jails"), RunDir: run, CgroupDir: d.cfg.CgroupDir, BestEffort: d.cfg.BestEffort,
+		InitPath: d.cfg.InitPath, UIDBase: d.cfg.UIDBase + tenantUIDs, Log: d.log})
+	if err != nil {
+		return err
+	}
+	d.jails = m
+	swept, err := m.Sweep(ctx)
+	if swept > 0 {
+		d.log.Warn("ended what an earlier daemon left", "jails", swept)
+	}
+	return err
+}
+
+// need returns the error of a part that is not there.
+func (d *Daemon) need(part string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err, ok := d.missing[part]; ok {
+		return &unavailableError{part, err}
+	}
+	return nil
+}
+
+func (d *Daemon) missingNames() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var names []string
+	for n := range d.missing {
+		names = append(names, n)
+	}
+	return names
+}
+
+// record writes to the audit log; its error means that nothing may go on.
+func (d *Daemon) record(ctx context.Context, r audit.Record) (*api.Receipt, error) {
+	// A caller that goes away does not keep its record from being written.
+	receipt, err := d.audit.Append(context.WithoutCancel(ctx), r)
+	if err != nil {
+		d.metrics.auditFailures.Inc()
+		d.log.Error("an audit record could not be written", "kind", r.Kind, "run", r.RunID, "error", err)
+		return nil, &auditError{err}
+	}
+	return &api.Receipt{Seq: receipt.Seq, Hash: receipt.Hash}, nil
+}
+
+var errShutdown = errors.New("the daemon stops")
+
+// Close ends everything: no new request, runs ended, jails destroyed, parts
+// closed, the sockets gone. It goes on after errors and returns them all.
+func (d *Daemon) Close(ctx context.Context) error {
+	if d.stopping.Swap(true) {
+		return nil
+	}
+	var errs []error
+	for _, r := range d.runs.running() {
+		r.cancel(errShutdown)
+	}
+	errs = append(errs, d.tenants.closeAll(ctx, "daemon_stop"))
+	d.waitForWork(ctx)
+	d.cancel(errShutdown)
+	d.mu.Lock()
+	servers := d.servers
+	d.mu.Unlock()
+	for _, s := range servers {
+		errs = append(errs, shutdown(ctx, s))
+	}
+	if d.jails != nil {
+		errs = append(errs, d.jails.Close(ctx))
+	}
+	if d.pool != nil {
+		errs = append(errs, d.pool.Close())
+	}
+	if d.net != nil {
+		errs = append(errs, d.net.Close(ctx))
+	}
+	if d.data != nil {
+		errs = append(errs, d.data.Close())
+	}
+	if d.audit != nil {
+		_, err := d.audit.Append(context.WithoutCancel(ctx), audit.Record{Kind: audit.KindStop, Fields: map[string]any{"uptime": time.Since(d.started).String()}})
+		errs = append(errs, err, d.audit.Close())
+	}
+	return errors.Join(append(errs, d.cfg.Discard())...)
+}
+
+// waitForWork waits for runs to write their records.
+func (d *Daemon) waitForWork(ctx context.Context) {
+	idle := make(chan struct{})
+	go func() { d.work.Wait(); close(idle) }()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		d.log.Warn("some work did not end in time")
+	}
+}
+
+// shutdown lets answers under way be written, and cuts what is left.
+func shutdown(ctx context.Context, s *http.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	err := s.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.Close()
+	}
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// httpLog takes net/http's own messages.
+func (d *Daemon) httpLog() *log.Logger { return slog.NewLogLogger(d.log.Handler(), slog.LevelDebug) }
+
+// EgressLost is closed when the proxy process has ended without being asked to.
+func (d *Daemon) EgressLost() <-chan struct{} {
+	if d.net == nil {
+		return nil
+	}
+	return d.net.Done()
+}
+
+// Ready reports whether requests are served; for the watchdog.
+func (d *Daemon) Ready(context.Context) error {
+	if d.stopping.Load() {
+		return errStopping
+	}
+	return d.audit.Healthy()
+}

@@ -1,0 +1,159 @@
+package daemon
+
+import (
+	"context"
+	"sync"
+
+	"sandboxd/daemon/api"
+	"sandboxd/daemon/audit"
+	"sandboxd/netproxy"
+	"sandboxd/policy"
+)
+
+// keepEgress is how many tenants without work keep their rules in the proxy, so
+// that the next run need not set them again.
+const keepEgress = 512
+
+// egressUse knows which tenants' rules the proxy holds.
+type egressUse struct {
+	d  *Daemon
+	mu sync.Mutex
+	m  map[string]*egressTenant // guarded by mu
+}
+
+type egressTenant struct {
+	refs int // guarded by egressUse.mu
+
+	mu   sync.Mutex
+	set  bool // guarded by mu
+	gone bool // guarded by mu: removed from the table
+}
+
+func newEgressUse(d *Daemon) *egressUse { return &egressUse{d: d, m: map[string]*egressTenant{}} }
+
+// use sees to it that the proxy has the tenant's rules until release.
+func (u *egressUse) use(ctx context.Context, tenant string, rules []policy.Rule) (release func(), err error) {
+	for {
+		e := u.ref(tenant)
+		retry, err := e.install(func() error { return u.d.net.SetRules(ctx, tenant, rules) })
+		if err == nil && !retry {
+			return sync.OnceFunc(func() { u.unref(tenant, e) }), nil
+		}
+		u.unref(tenant, e)
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (e *egressTenant) install(set func() error) (retry bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.gone {
+		return true, nil
+	}
+	if e.set {
+		return false, nil
+	}
+	if err := set(); err != nil {
+		return false, err
+	}
+	e.set = true
+	return false, nil
+}
+
+func (u *egressUse) ref(tenant string) *egressTenant {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	e, ok := u.m[tenant]
+	if !ok {
+		e = &egressTenant{}
+		u.m[tenant] = e
+	}
+	e.refs++
+	return e
+}
+
+func (u *egressUse) unref(tenant string, e *egressTenant) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	e.refs--
+	if e.refs > 0 || len(u.m) <= keepEgress || u.m[tenant] != e {
+		return
+	}
+	u.d.work.Add(1)
+	go u.remove(tenant, e)
+}
+
+// remove takes a tenant without work out of the proxy.
+func (u *egressUse) remove(tenant string, e *egressTenant) {
+	defer u.d.work.Done()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	u.mu.Lock()
+	idle := e.refs == 0 && u.m[tenant] == e
+	u.mu.Unlock()
+	if !idle {
+		return
+	}
+	// While e.mu is held, whoever wants the tenant waits in install.
+	if err := u.d.net.RemoveTenant(u.d.base, tenant); err != nil {
+		u.d.log.Warn("a tenant's egress rules could not be removed", "tenant", tenant, "error", err)
+	}
+	e.gone = true
+	u.mu.Lock()
+	delete(u.m, tenant)
+	u.mu.Unlock()
+}
+
+// onDecision records each decision of the proxy before it takes effect, and
+// ties it to what caused it.
+func (d *Daemon) onDecision(ctx context.Context, dec netproxy.Decision) error {
+	if _, err := d.record(ctx, audit.Record{Time: dec.Time, Kind: audit.KindEgress, Tenant: dec.Tenant, RunID: dec.RunID, Fields: dec}); err != nil {
+		return err
+	}
+	d.metrics.decided(&dec)
+	if dec.Origin == "jail" {
+		if j := d.tenants.find(dec.Tenant); j != nil {
+			j.observe(&dec)
+		}
+	}
+	return nil
+}
+
+// observe adds a decision to the jail and to the commands that run in it.
+func (j *tenantJail) observe(dec *netproxy.Decision) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var running []*execution
+	for _, e := range j.execs {
+		if e.running() {
+			running = append(running, e)
+		}
+	}
+	if dec.Phase == "finished" {
+		j.bytesOut += dec.BytesOut
+		j.bytesIn += dec.BytesIn
+		for _, e := range running {
+			e.traffic(dec.BytesOut, dec.BytesIn)
+		}
+		return
+	}
+	if dec.Allowed {
+		if dec.Kind != "dns" {
+			j.requests++
+		}
+		return
+	}
+	denial := api.Denial{Kind: "network", What: clip(dec.Host, 255), Rule: dec.Reason, Time: dec.Time, Scope: "jail"}
+	if len(running) == 1 {
+		denial.Scope = "run"
+	}
+	j.denials = append(j.denials, denial)
+	if len(j.denials) > keepDenied {
+		j.denials = j.denials[len(j.denials)-keepDenied:]
+	}
+	for _, e := range running {
+		e.denied(denial)
+	}
+}

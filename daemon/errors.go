@@ -1,0 +1,228 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd/daemon/api"
+	"sandboxd/daemon/data"
+	"sandboxd/isolate"
+	"sandboxd/jail"
+	"sandboxd/netproxy"
+	"sandboxd/policy"
+)
+
+// This file is the only place that turns the errors of the packages below into
+// codes of the API.
+
+// unavailableError says that a part of the daemon did not start on this host.
+type unavailableError struct {
+	part string
+	err  error
+}
+
+func (e *unavailableError) Error() string {
+	return e.part + " are not available on this host: " + e.err.Error()
+}
+func (e *unavailableError) Unwrap() error { return e.err }
+
+// auditError says that a record could not be written, so nothing may run.
+type auditError struct{ err error }
+
+func (e *auditError) Error() string { return "the audit record could not be written: " + e.err.Error() }
+func (e *auditError) Unwrap() error { return e.err }
+
+// errStopping says that the daemon takes no more work.
+var errStopping = errors.New("the daemon is stopping")
+
+// toAPI maps any error. What it does not know is internal: the text stays in
+// the daemon's log, since it may hold what a caller should not see.
+func toAPI(err error) *api.Error {
+	var e *api.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	for _, m := range []func(error) *api.Error{fromDaemon, fromPolicy, fromIsolate, fromJail, fromEgress, fromData, fromSystem} {
+		if e := m(err); e != nil {
+			return e
+		}
+	}
+	return &api.Error{Code: api.CodeInternal, Message: "internal error; the daemon's log says more"}
+}
+
+func fromDaemon(err error) *api.Error {
+	var audit *auditError
+	if errors.As(err, &audit) {
+		return &api.Error{Code: api.CodeInternal, HTTPStatus: http.StatusServiceUnavailable, Retryable: true,
+			Message: "nothing new runs, because the audit log cannot be written",
+			Hint:    "free space on the state folder's file system or mend it; sandboxctl status shows the reason"}
+	}
+	if errors.Is(err, errStopping) {
+		return &api.Error{Code: api.CodeInternal, HTTPStatus: http.StatusServiceUnavailable, Retryable: true, Message: errStopping.Error()}
+	}
+	var part *unavailableError
+	if errors.As(err, &part) {
+		e := &api.Error{Code: api.CodeUnsupported, Message: part.part + " are not available on this host", Hint: "sandboxctl doctor says what is missing"}
+		var lacks *jail.UnsupportedError
+		if errors.As(err, &lacks) {
+			e.Message = fmt.Sprintf("%s: this host lacks %s (found %s, needed %s)", e.Message, lacks.Feature, lacks.Found, lacks.Needed)
+			e.Hint = lacks.Remedy
+		}
+		return e
+	}
+	return nil
+}
+
+func fromPolicy(err error) *api.Error {
+	var field *policy.FieldError
+	if errors.As(err, &field) {
+		return &api.Error{Code: api.CodeInvalidRequest, Field: field.Field, Message: field.Message, Allowed: field.Allowed}
+	}
+	var denied *policy.DeniedError
+	if errors.As(err, &denied) {
+		return &api.Error{Code: api.CodeDenied, Message: denied.What + " is denied: " + denied.Why, Hint: denied.Remedy}
+	}
+	if errors.Is(err, policy.ErrNoTenant) {
+		return &api.Error{Code: api.CodeDenied, Message: policy.ErrNoTenant.Error(), Hint: "name the tenant under tenants: in the policy file"}
+	}
+	return nil
+}
+
+func fromIsolate(err error) *api.Error {
+	var request *isolate.RequestError
+	var worker *isolate.WorkerError
+	var guest *isolate.GuestError
+	switch {
+	case errors.As(err, &request):
+		return api.Invalid(request.Field, request.Message)
+	case errors.Is(err, isolate.ErrBusy):
+		return &api.Error{Code: api.CodeBusy, Message: "as many isolates run as this daemon allows", Retryable: true}
+	case errors.Is(err, isolate.ErrClosed):
+		return toAPI(errStopping)
+	case errors.As(err, &worker):
+		return &api.Error{Code: api.CodeInternal, Message: "the isolate worker that held the run ended: " + worker.Reason,
+			Hint: "effects of the run until then are possible; look at phase before running it again"}
+	case errors.As(err, &guest):
+		return &api.Error{Code: api.CodeUnsupported, Message: "the interpreter image " + guest.Guest + " is not usable: " + guest.Reason, Hint: "make guests fetches and checks it"}
+	}
+	return nil
+}
+
+func fromJail(err error) *api.Error {
+	var lacks *jail.UnsupportedError
+	var spec *jail.SpecError
+	var start *jail.StartError
+	switch {
+	case errors.As(err, &lacks):
+		return &api.Error{Code: api.CodeUnsupported, Message: fmt.Sprintf("this host lacks %s (found %s, needed %s)", lacks.Feature, lacks.Found, lacks.Needed), Hint: lacks.Remedy}
+	case errors.As(err, &spec):
+		return api.Invalid(spec.Field, spec.Message)
+	case errors.As(err, &start):
+		return fromStart(start)
+	case errors.Is(err, jail.ErrExists):
+		return &api.Error{Code: api.CodeConflict, Message: "it exists already"}
+	case errors.Is(err, jail.ErrGone):
+		return &api.Error{Code: api.CodeGone, Message: "the jail or the history asked for is gone"}
+	case errors.Is(err, jail.ErrBusy):
+		return &api.Error{Code: api.CodeBusy, Message: "the jail runs as many commands as it may", Retryable: true}
+	case errors.Is(err, jail.ErrTooLarge):
+		return &api.Error{Code: api.CodeTooLarge, Message: "the file or listing is over the limit"}
+	case errors.Is(err, jail.ErrNotRegular):
+		return &api.Error{Code: api.CodeConflict, Field: "path", Message: "this is not a regular file (or not a folder where one is needed)"}
+	case errors.Is(err, jail.ErrOutside):
+		return &api.Error{Code: api.CodeDenied, Field: "path", Message: "the path leaves the jail's root"}
+	case errors.Is(err, jail.ErrNoStdin):
+		return &api.Error{Code: api.CodeConflict, Message: "standard input is not open", Hint: "start the command with \"stdin\": true"}
+	}
+	return nil
+}
+
+// fromStart tells a command that cannot be started from a jail that cannot.
+func fromStart(e *jail.StartError) *api.Error {
+	switch e.Errno {
+	case unix.ENOENT:
+		return &api.Error{Code: api.CodeInvalidRequest, Field: "argv[0]", Message: "there is no such program or folder in the jail (" + e.Step + ")"}
+	case unix.EACCES, unix.ENOEXEC, unix.ENOTDIR, unix.ELOOP:
+		return &api.Error{Code: api.CodeInvalidRequest, Field: "argv[0]", Message: "this cannot be executed: " + e.Errno.Error() + " (" + e.Step + ")"}
+	case unix.E2BIG:
+		return &api.Error{Code: api.CodeInvalidRequest, Field: "argv", Message: "arguments and environment are too long together"}
+	case unix.EAGAIN:
+		return &api.Error{Code: api.CodeLimit, Limit: "pids", Message: "the jail has as many processes as it may have", Retryable: true}
+	}
+	return nil
+}
+
+func fromEgress(err error) *api.Error {
+	var denied *netproxy.DeniedError
+	var upstream *netproxy.UpstreamError
+	switch {
+	case errors.As(err, &denied):
+		return &api.Error{Code: api.CodeDenied, Message: denied.Error(), Hint: "the policy's egress rules say what is granted"}
+	case errors.As(err, &upstream):
+		return &api.Error{Code: api.CodeBinding, Message: upstream.Error(), Retryable: true}
+	case errors.Is(err, netproxy.ErrClosed):
+		return &api.Error{Code: api.CodeInternal, HTTPStatus: http.StatusServiceUnavailable, Message: netproxy.ErrClosed.Error(), Retryable: true}
+	case errors.Is(err, netproxy.ErrAttached):
+		return &api.Error{Code: api.CodeConflict, Message: netproxy.ErrAttached.Error(), Retryable: true}
+	case errors.Is(err, netproxy.ErrNoPreview):
+		return &api.Error{Code: api.CodeUnsupported, Message: netproxy.ErrNoPreview.Error(), Hint: "start the daemon with --preview ADDRESS"}
+	case errors.Is(err, netproxy.ErrNotExposed):
+		return &api.Error{Code: api.CodeNotFound, Message: netproxy.ErrNotExposed.Error()}
+	case errors.Is(err, netproxy.ErrExhausted):
+		return &api.Error{Code: api.CodeBusy, Message: "the egress network has " + netproxy.ErrExhausted.Error(), Retryable: true}
+	}
+	return nil
+}
+
+func fromData(err error) *api.Error {
+	if errors.Is(err, data.ErrNotFound) {
+		return &api.Error{Code: api.CodeNotFound, Message: "there is no such key"}
+	}
+	return nil
+}
+
+func fromSystem(err error) *api.Error {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return &api.Error{Code: api.CodeNotFound, Field: "path", Message: "there is no such file or folder"}
+	case errors.Is(err, os.ErrExist):
+		return &api.Error{Code: api.CodeConflict, Message: "it exists already"}
+	case errors.Is(err, os.ErrPermission), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
+		return &api.Error{Code: api.CodeDenied, Field: "path", Message: "the path may not be used"}
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.ENAMETOOLONG):
+		return &api.Error{Code: api.CodeConflict, Field: "path", Message: "the path is not of the kind that this needs"}
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return &api.Error{Code: api.CodeLimit, Limit: "disk", Message: "there is no space left"}
+	case errors.Is(err, unix.EPIPE), errors.Is(err, os.ErrClosed):
+		return &api.Error{Code: api.CodeConflict, Message: "the other end is closed"}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &api.Error{Code: api.CodeLimit, Limit: "wall", Message: "it took longer than its time limit"}
+	case errors.Is(err, context.Canceled):
+		return &api.Error{Code: api.CodeCanceled, Message: "it was canceled"}
+	}
+	return nil
+}
+
+// fromRun maps the error of a run that happened.
+func fromRun(e *isolate.Error) *api.Error {
+	if e == nil {
+		return nil
+	}
+	codes := map[string]string{
+		isolate.KindRejected: api.CodeRejected, isolate.KindThrown: api.CodeError, isolate.KindLimit: api.CodeLimit,
+		isolate.KindBinding: api.CodeBinding, isolate.KindCanceled: api.CodeCanceled,
+	}
+	out := &api.Error{Code: codes[e.Kind], Message: e.Message, Stack: e.Stack, Limit: e.Limit, Used: e.Used, Allowed: e.Allowed, Hint: e.Hint}
+	if out.Code == "" {
+		out.Code = api.CodeInternal
+	}
+	if e.File != "" || e.Line > 0 {
+		out.Position = &api.Position{File: e.File, Line: e.Line, Column: e.Column}
+	}
+	return out
+}

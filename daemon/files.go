@@ -1,0 +1,123 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"sandboxd/daemon/api"
+	"sandboxd/jail"
+)
+
+const (
+	// maxFile is the largest file that the API writes.
+	maxFile  = 1 << 30
+	maxDepth = 16
+)
+
+// withJail runs f with the tenant's jail, made on first use and awake.
+func (d *Daemon) withJail(q *request, f func(*tenantJail) error) error {
+	j, _, err := d.tenants.acquire(q.ctx(), q.tenant, q.caller(), nil)
+	if err != nil {
+		return err
+	}
+	defer j.release()
+	return f(j)
+}
+
+func filePath(q *request) string { return "/" + q.path("path") }
+
+func (d *Daemon) handleFileGet(q *request) error {
+	depth, err := q.integer("depth", 1, maxDepth)
+	if err != nil {
+		return err
+	}
+	return d.withJail(q, func(j *tenantJail) error {
+		switch {
+		case q.flag("list"):
+			files, err := j.jail.List(q.ctx(), filePath(q), depth)
+			if err != nil {
+				return err
+			}
+			list := api.FileList{Path: filePath(q), Files: []api.FileInfo{}}
+			for i := range files {
+				list.Files = append(list.Files, fileInfo(&files[i]))
+			}
+			return q.reply(http.StatusOK, list)
+		case q.flag("stat"):
+			st, err := j.jail.Stat(q.ctx(), filePath(q))
+			if err != nil {
+				return err
+			}
+			return q.reply(http.StatusOK, fileInfo(&st))
+		default:
+			return sendFile(q, j)
+		}
+	})
+}
+
+// sendFile answers with a file's bytes; net/http does the ranges. The bytes are
+// the tenant's: they are never given a type that a browser would run.
+func sendFile(q *request, j *tenantJail) error {
+	f, info, err := j.jail.OpenFile(q.ctx(), filePath(q))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	q.w.Header().Set("Content-Type", "application/octet-stream")
+	q.w.Header().Set("X-Content-Type-Options", "nosniff")
+	http.ServeContent(q.w, q.http, "", info.MTime, f)
+	return nil
+}
+
+func fileInfo(f *jail.FileInfo) api.FileInfo {
+	return api.FileInfo{Name: validText([]byte(f.Name)), Type: f.Type, Size: f.Size, Mode: fmt.Sprintf("%04o", f.Mode), MTime: f.MTime, Target: validText([]byte(f.Target))}
+}
+
+func (d *Daemon) handleFilePut(q *request) error {
+	mode := uint64(0o644)
+	if text := q.query("mode"); text != "" {
+		var err error
+		if mode, err = strconv.ParseUint(text, 8, 32); err != nil || mode > 0o777 {
+			e := api.Invalid("mode", fmt.Sprintf("%.20q are not permission bits", text))
+			e.Allowed = "0000 to 0777"
+			return e
+		}
+	}
+	if q.http.ContentLength > maxFile {
+		return api.TooLarge("the file", maxFile)
+	}
+	return d.withJail(q, func(j *tenantJail) error {
+		body := &patientReader{r: q.http.Body, rc: http.NewResponseController(q.w)}
+		if _, err := j.jail.WriteFile(q.ctx(), filePath(q), body, uint32(mode), maxFile); err != nil {
+			return err
+		}
+		return q.noContent()
+	})
+}
+
+// patientReader lets an upload last as long as it goes on.
+type patientReader struct {
+	r  io.Reader
+	rc *http.ResponseController
+}
+
+func (p *patientReader) Read(b []byte) (int, error) {
+	if err := p.rc.SetReadDeadline(time.Now().Add(slowReader)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return 0, err
+	}
+	return p.r.Read(b)
+}
+
+func (d *Daemon) handleFileDelete(q *request) error {
+	return d.withJail(q, func(j *tenantJail) error {
+		if err := j.jail.Remove(q.ctx(), filePath(q), true); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return q.noContent()
+	})
+}

@@ -1,0 +1,262 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"sandboxd/daemon/api"
+	"sandboxd/isolate"
+	"sandboxd/policy"
+)
+
+const (
+	// maxConcurrentCalls is how many host calls of one run may be under way.
+	maxConcurrentCalls = 16
+	// maxResult is the largest result of a run, in bytes of JSON.
+	maxResult = 8 << 20
+)
+
+// A grant is one binding that a run holds.
+type grant struct {
+	name    string // in the policy
+	kind    string // kv, db, log, tools
+	methods []string
+}
+
+// methodsOf are the methods of the bindings that the daemon answers itself.
+var methodsOf = map[string][]string{
+	"kv":  {"get", "put", "delete", "list"},
+	"db":  {"query"},
+	"log": {"debug", "info", "warn", "error"},
+}
+
+// planIsolate decides what the run holds in an isolate.
+func (d *Daemon) planIsolate(p *plan) error {
+	if err := d.need(partIsolates); err != nil {
+		return err
+	}
+	if lang := p.request.Language; lang != "js" && lang != "ts" {
+		return &api.Error{Code: api.CodeUnsupported, Field: "language", Message: fmt.Sprintf("%s in an isolate is not built in yet", lang),
+			Allowed: "js, ts", Hint: `"environment": "jail" runs python in the tenant's jail`}
+	}
+	var err error
+	if p.limits, err = lower(p.profile.Isolate.Limits, p.request.Limits); err != nil {
+		return err
+	}
+	if p.bindings, err = grants(p.profile.Isolate.Bindings, p.request.Bindings); err != nil {
+		return err
+	}
+	if p.request.Outbound == nil {
+		return nil
+	}
+	if err := checkOutbound(p.profile, p.request.Outbound.Allow); err != nil {
+		return err
+	}
+	p.fetch = len(p.request.Outbound.Allow) > 0
+	if p.fetch {
+		return d.need(partEgress)
+	}
+	return nil
+}
+
+// grants is what the request asks for of what policy grants: everything when it
+// names nothing.
+func grants(granted map[string]policy.Binding, asked map[string]api.BindingRequest) (map[string]grant, error) {
+	out := map[string]grant{}
+	if asked == nil {
+		for name, b := range granted {
+			out[codeName(name, b)] = grant{name, b.Type, bindingMethods(b)}
+		}
+		return out, nil
+	}
+	for name, want := range asked {
+		field := fmt.Sprintf("bindings.%.64s", name)
+		real, b, ok := findBinding(granted, name)
+		if !ok {
+			return nil, &api.Error{Code: api.CodeDenied, Field: field, Message: "the policy does not grant this binding",
+				Allowed: strings.Join(slices.Sorted(maps.Keys(granted)), ", "), Hint: "an operator can add it to isolate.bindings of the profile"}
+		}
+		methods := bindingMethods(b)
+		for i, m := range want.Methods {
+			if !slices.Contains(methods, m) {
+				return nil, &api.Error{Code: api.CodeDenied, Field: fmt.Sprintf("%s.methods[%d]", field, i),
+					Message: fmt.Sprintf("the policy does not grant the method %.64q", m), Allowed: strings.Join(methods, ", ")}
+			}
+		}
+		if want.Methods != nil {
+			methods = want.Methods
+		}
+		out[codeName(real, b)] = grant{real, b.Type, methods}
+	}
+	return out, nil
+}
+
+// findBinding finds a binding by its name; names differ in more than case.
+func findBinding(granted map[string]policy.Binding, name string) (string, policy.Binding, bool) {
+	for real, b := range granted {
+		if strings.EqualFold(real, name) {
+			return real, b, true
+		}
+	}
+	return "", policy.Binding{}, false
+}
+
+// codeName is what the code sees: env.DB for the daemon's own bindings, the
+// caller's own name for its tools.
+func codeName(name string, b policy.Binding) string {
+	if b.Type == "tools" {
+		return name
+	}
+	return strings.ToUpper(name)
+}
+
+func bindingMethods(b policy.Binding) []string {
+	if b.Type == "tools" {
+		return b.Methods
+	}
+	return methodsOf[b.Type]
+}
+
+// checkOutbound refuses hosts that no rule of the policy grants.
+func checkOutbound(p *policy.Profile, allow []string) error {
+	for i, host := range allow {
+		field := fmt.Sprintf("outbound.allow[%d]", i)
+		suffix, wild := strings.CutPrefix(host, "*.")
+		name, err := policy.CanonicalHost(suffix)
+		if err != nil {
+			return api.Invalid(field, err.Error())
+		}
+		if wild {
+			name = "*." + name
+		}
+		allow[i] = name
+		if !p.Isolate.Fetch {
+			return &api.Error{Code: api.CodeDenied, Field: field, Message: "the policy grants isolates no outgoing requests", Hint: "an operator can set isolate.fetch of the profile"}
+		}
+		if !slices.ContainsFunc(p.Egress, func(r policy.Rule) bool { return covers(r.Host, name) }) {
+			return &api.Error{Code: api.CodeDenied, Field: field, Message: fmt.Sprintf("the policy does not grant requests to %.255s", name),
+				Allowed: egressHosts(p), Hint: "an operator can add an egress rule for the host"}
+		}
+	}
+	return nil
+}
+
+func egressHosts(p *policy.Profile) string {
+	var hosts []string
+	for _, r := range p.Egress {
+		hosts = append(hosts, r.Host)
+	}
+	slices.Sort(hosts)
+	return strings.Join(slices.Compact(hosts), ", ")
+}
+
+// covers reports whether everything that host names is named by pattern. Both
+// are exact names or "*.suffix".
+func covers(pattern, host string) bool {
+	suffix, wild := strings.CutPrefix(pattern, "*")
+	if !wild {
+		return pattern == host
+	}
+	return pattern == host || strings.HasSuffix(strings.TrimPrefix(host, "*"), suffix)
+}
+
+// executeIsolate runs the plan in the pool.
+func (d *Daemon) executeIsolate(ctx context.Context, r *run, p *plan) {
+	h, err := d.newHost(ctx, r, p)
+	if err != nil {
+		d.refuse(ctx, r, err)
+		return
+	}
+	defer h.close()
+	result, err := d.pool.Run(ctx, isolateRequest(r, p), h)
+	if err != nil {
+		d.failIsolate(ctx, r, err)
+		return
+	}
+	h.settle()
+	r.mu.Lock()
+	rec := &r.record
+	rec.Phase, rec.Result, rec.Error = result.Phase, result.Value, fromRun(result.Error)
+	rec.Status = result.Status
+	if result.Error != nil && result.Error.Kind == isolate.KindRejected {
+		rec.Status = api.StatusRefused
+	}
+	rec.Usage = isolateUsage(&result.Usage, &p.limits, h)
+	if result.Error != nil && result.Error.Kind == isolate.KindLimit && len(rec.Denials) < keepDenied {
+		rec.Denials = append(rec.Denials, api.Denial{Kind: "limit", What: result.Error.Limit, Rule: result.Error.Allowed, Time: time.Now().UTC(), Scope: "run"})
+	}
+	r.mu.Unlock()
+	d.finish(ctx, r)
+}
+
+// failIsolate ends a run that the pool could not run to its end.
+func (d *Daemon) failIsolate(ctx context.Context, r *run, err error) {
+	e := toAPI(err)
+	if e.Code != api.CodeInternal || e.Retryable {
+		d.refuse(ctx, r, err)
+		return
+	}
+	d.log.Error("a run was lost", "run", r.id, "tenant", r.tenant, "error", err)
+	r.mu.Lock()
+	r.record.Status, r.record.Error, r.record.Phase = api.StatusKilled, e, isolate.PhaseEffectsPossible
+	r.mu.Unlock()
+	d.finish(ctx, r)
+}
+
+func isolateRequest(r *run, p *plan) *isolate.Request {
+	req := &isolate.Request{Tenant: r.tenant, RunID: r.id, Language: p.request.Language, Modules: p.modules, Main: p.main,
+		Input: p.request.Input, Env: p.request.Env, Fetch: p.fetch,
+		Limits: isolate.Limits{
+			Wall: p.limits.Wall.Std(), CPU: p.limits.CPU.Std(), Memory: p.limits.Memory.Bytes(), Output: p.limits.Output.Bytes(),
+			Result: maxResult, Calls: p.limits.Calls, Requests: p.limits.Requests, Concurrency: maxConcurrentCalls,
+		}}
+	for name, g := range p.bindings {
+		req.Bindings = append(req.Bindings, isolate.Binding{Name: name, Methods: g.methods})
+	}
+	slices.SortFunc(req.Bindings, func(a, b isolate.Binding) int { return strings.Compare(a.Name, b.Name) })
+	if det := p.request.Deterministic; det != nil {
+		req.Seed, req.Clock = det.Seed, det.Clock
+	}
+	return req
+}
+
+func isolateUsage(u *isolate.Usage, l *policy.Limits, h *host) api.Usage {
+	out, in := h.bytesOut.Load(), h.bytesIn.Load()
+	return api.Usage{
+		Wall: api.UsedDuration(u.Wall, l.Wall.Std()), CPU: api.UsedDuration(u.CPU, l.CPU.Std()),
+		MemoryPeak: api.UsedCount(u.MemoryPeak, l.Memory.Bytes()), Requests: api.UsedCount(int64(u.Requests), int64(l.Requests)),
+		Output: api.UsedCount(u.Output, l.Output.Bytes()), BytesOut: api.UsedCount(out, 0), BytesIn: api.UsedCount(in, 0),
+	}
+}
+
+// logged puts a line of output on record.
+func (r *run) logged(e isolate.Event) {
+	if e.Kind == "stdout" {
+		r.mu.Lock()
+		r.record.Stdout += e.Message
+		r.mu.Unlock()
+		ev := api.Event{Type: api.EventStdout, Time: e.Time}
+		ev.SetData([]byte(e.Message))
+		r.events.append(ev)
+		return
+	}
+	entry := api.LogEntry{Time: e.Time, Level: e.Level, Message: e.Message, Data: validJSON(e.Data)}
+	r.mu.Lock()
+	r.record.Logs = append(r.record.Logs, entry)
+	r.mu.Unlock()
+	r.events.append(api.Event{Type: api.EventLog, Time: e.Time, Log: &entry})
+}
+
+// validJSON drops what a worker sends that is not JSON, which would make the
+// whole answer unreadable.
+func validJSON(raw json.RawMessage) json.RawMessage {
+	if len(raw) == 0 || !json.Valid(raw) {
+		return nil
+	}
+	return raw
+}

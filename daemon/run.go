@@ -1,0 +1,300 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"sandboxd/daemon/api"
+	"sandboxd/daemon/audit"
+	"sandboxd/policy"
+)
+
+// A plan is a run that passed every check.
+type plan struct {
+	request     *api.RunRequest
+	profile     *policy.Profile
+	environment string
+	limits      policy.Limits
+	modules     map[string]string
+	main        string
+	bindings    map[string]grant // isolate: by the name that the code sees
+	fetch       bool
+}
+
+// handleRun is POST /v1/tenants/{tenant}/run.
+func (d *Daemon) handleRun(q *request) error {
+	var req api.RunRequest
+	if err := q.decode(&req); err != nil {
+		return err
+	}
+	modules, main, err := checkRun(&req)
+	if err != nil {
+		return err
+	}
+	r := d.newRun(q, &req, modules)
+	if old := d.runs.add(r); old != nil {
+		return d.joinRun(q, r, old)
+	}
+	d.work.Add(1)
+	ctx, cancel := context.WithCancelCause(d.base)
+	r.cancel = cancel
+	p, err := d.planRun(q.tenant, &req, modules, main)
+	if err == nil {
+		r.record.Environment = p.environment
+		_, err = d.record(ctx, audit.Record{Kind: audit.KindRun, Tenant: r.tenant, RunID: r.id, Caller: r.caller,
+			Fields: map[string]any{"phase": "start", "environment": p.environment, "language": req.Language, "code_sha256": r.codeSHA}})
+	}
+	if err != nil {
+		d.refuse(ctx, r, err)
+	} else {
+		r.events.append(api.Event{Type: api.EventStarted, RunID: r.id})
+		go d.execute(ctx, r, p)
+	}
+	if p != nil && p.environment == api.EnvironmentIsolate {
+		// An isolate's run ends with the connection that asked for it.
+		stop := context.AfterFunc(q.ctx(), func() { cancel(context.Canceled) })
+		defer stop()
+	}
+	return d.answerRun(q, r)
+}
+
+func (d *Daemon) newRun(q *request, req *api.RunRequest, modules map[string]string) *run {
+	id := req.RunID
+	if id == "" {
+		id = newID("run-")
+	}
+	r := &run{id: id, tenant: q.tenant, caller: q.caller(), done: make(chan struct{}), codeSHA: codeHash(req, modules), cancel: func(error) {}}
+	r.record = api.Run{RunID: id, Tenant: q.tenant, Language: req.Language, Status: api.StatusRunning, Phase: "not_started",
+		CodeSHA256: r.codeSHA, Started: time.Now().UTC()}
+	return r
+}
+
+// joinRun follows or returns the run that has the id already.
+func (d *Daemon) joinRun(q *request, r, old *run) error {
+	if old.tenant != r.tenant || old.codeSHA != r.codeSHA {
+		return &api.Error{Code: api.CodeConflict, Field: "run_id", Message: fmt.Sprintf("run %.130q exists and is another one", r.id), Hint: "use a new run_id for other code"}
+	}
+	return d.answerRun(q, old)
+}
+
+// codeText is what is kept of the code: the code itself, or all modules.
+func codeText(req *api.RunRequest, modules map[string]string) []byte {
+	if req.Modules == nil {
+		return []byte(req.Code)
+	}
+	// encoding/json sorts the keys, so equal modules give equal bytes.
+	text, _ := json.Marshal(map[string]any{"main": req.Main, "modules": modules})
+	return text
+}
+
+func codeHash(req *api.RunRequest, modules map[string]string) string {
+	sum := sha256.Sum256(codeText(req, modules))
+	return hex.EncodeToString(sum[:])
+}
+
+// checkRun checks what the types cannot say, and returns the code as modules.
+func checkRun(req *api.RunRequest) (map[string]string, string, error) {
+	if err := checkID("run_id", req.RunID); err != nil {
+		return nil, "", err
+	}
+	if err := checkEnv("env", req.Env); err != nil {
+		return nil, "", err
+	}
+	if bytes.Equal(req.Input, []byte("null")) {
+		req.Input = nil
+	}
+	switch {
+	case req.Code != "" && req.Modules != nil:
+		return nil, "", api.Invalid("modules", "give code or modules, not both")
+	case req.Modules == nil && req.Code == "":
+		return nil, "", api.Invalid("code", "is missing; give code, or modules and main")
+	case req.Modules == nil && req.Main != "":
+		return nil, "", api.Invalid("main", "names one of modules, and there are none")
+	case req.Modules == nil:
+		return map[string]string{fileName[req.Language]: req.Code}, fileName[req.Language], nil
+	}
+	for name := range req.Modules {
+		if !validModule(name) {
+			return nil, "", api.Invalid(fmt.Sprintf("modules[%.80q]", name), "is not a relative file name such as lib/util.ts")
+		}
+	}
+	if _, ok := req.Modules[req.Main]; !ok {
+		return nil, "", api.Invalid("main", "must name one of modules")
+	}
+	return req.Modules, req.Main, nil
+}
+
+var fileName = map[string]string{"js": "main.js", "ts": "main.ts", "python": "main.py", "shell": "main.sh", "wasm": "main.wasm"}
+
+func validModule(name string) bool {
+	if name == "" || len(name) > 1024 || path.IsAbs(name) || path.Clean(name) != name || name == ".." || strings.HasPrefix(name, "../") {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' })
+}
+
+// checkEnv checks names and values of an environment.
+func checkEnv(field string, env map[string]string) error {
+	for name, value := range env {
+		sub := fmt.Sprintf("%s[%.80q]", field, name)
+		if name == "" || strings.ContainsAny(name, "=\x00") || len(name) > 256 {
+			return api.Invalid(sub, "is not a name of an environment variable")
+		}
+		if strings.Contains(value, "\x00") {
+			return api.Invalid(sub, "must not hold a NUL byte")
+		}
+		if len(value) > 128<<10 {
+			return api.Invalid(sub, "is longer than 131072 bytes")
+		}
+	}
+	return nil
+}
+
+// planRun holds the request against the policy.
+func (d *Daemon) planRun(tenant string, req *api.RunRequest, modules map[string]string, main string) (*plan, error) {
+	profile, err := d.policy.For(tenant)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{request: req, profile: profile, modules: modules, main: main}
+	p.environment, err = policy.Choose(policy.Step{Language: req.Language, Needs: req.Needs, Environment: req.Environment}, profile)
+	if err != nil {
+		return nil, err
+	}
+	if p.environment == policy.Isolate {
+		return p, d.planIsolate(p)
+	}
+	return p, d.planJailRun(p)
+}
+
+// lower applies the request's limits to what is granted.
+func lower(granted policy.Limits, req *policy.Limits) (policy.Limits, error) {
+	if req == nil {
+		return granted, nil
+	}
+	return granted.Lower(*req, "limits")
+}
+
+// execute runs the plan and completes the record.
+func (d *Daemon) execute(ctx context.Context, r *run, p *plan) {
+	if _, err := d.audit.PutCode(ctx, codeText(p.request, p.modules)); err != nil {
+		d.refuse(ctx, r, &auditError{err})
+		return
+	}
+	if p.environment == policy.Isolate {
+		d.executeIsolate(ctx, r, p)
+	} else {
+		d.executeInJail(ctx, r, p)
+	}
+}
+
+// refuse ends a run that did not start.
+func (d *Daemon) refuse(ctx context.Context, r *run, err error) {
+	e := toAPI(err)
+	if e.Code == api.CodeInternal {
+		d.log.Error("a run could not start", "run", r.id, "tenant", r.tenant, "error", err)
+	}
+	r.mu.Lock()
+	r.record.Status, r.record.Error = api.StatusRefused, e
+	r.mu.Unlock()
+	d.finish(ctx, r)
+	if e.Retryable {
+		d.runs.forget(r)
+	}
+}
+
+// finish writes the run's record and tells all who wait.
+func (d *Daemon) finish(ctx context.Context, r *run) {
+	defer d.work.Done()
+	r.mu.Lock()
+	r.record.Ended = time.Now().UTC()
+	if r.record.Usage.Wall.Used == nil {
+		r.record.Usage.Wall.Used = ptr(policy.Duration(r.record.Ended.Sub(r.record.Started)))
+	}
+	rec := r.record
+	r.mu.Unlock()
+	receipt, err := d.record(ctx, audit.Record{Kind: audit.KindRun, Tenant: r.tenant, RunID: r.id, Caller: r.caller, Fields: runFields(&rec)})
+	r.mu.Lock()
+	r.record.Receipt = receipt
+	if err != nil && r.record.Error == nil {
+		r.record.Error = toAPI(err)
+	}
+	rec = r.record
+	r.mu.Unlock()
+	d.metrics.ran(&rec)
+	r.events.append(api.Event{Type: api.EventResult, RunID: r.id, Run: &rec})
+	close(r.done)
+	d.runs.finished(r)
+	r.cancel(nil)
+}
+
+// maxAudited is how many denials and calls of one run its line in the audit log
+// lists; the line says how many there were.
+const maxAudited = 100
+
+// runFields is what the audit log keeps of a run: not its output and result.
+func runFields(r *api.Run) map[string]any {
+	f := map[string]any{"phase": r.Phase, "status": r.Status, "environment": r.Environment, "language": r.Language,
+		"code_sha256": r.CodeSHA256, "started": r.Started, "usage": r.Usage}
+	if r.Error != nil {
+		f["error"] = map[string]any{"code": r.Error.Code, "limit": r.Error.Limit, "message": clip(r.Error.Message, 500)}
+	}
+	if r.ExitCode != nil {
+		f["exit_code"] = *r.ExitCode
+	}
+	if r.Signal != "" {
+		f["signal"] = r.Signal
+	}
+	if n := len(r.Denials); n > 0 {
+		f["denials"], f["denied"] = r.Denials[:min(n, maxAudited)], n
+	}
+	if n := len(r.Calls); n > 0 {
+		f["calls"], f["called"] = r.Calls[:min(n, maxAudited)], n
+	}
+	return f
+}
+
+// answerRun streams or waits for the run and answers with it.
+func (d *Daemon) answerRun(q *request, r *run) error {
+	if q.wantsStream() {
+		return d.stream(q, r.events.all(q.ctx(), 0, true))
+	}
+	select {
+	case <-r.done:
+	case <-q.ctx().Done():
+		return q.ctx().Err()
+	}
+	rec := r.snapshot()
+	return q.reply(runStatus(&rec), rec)
+}
+
+// runStatus is the HTTP status of a run's answer: what ran is 200 however it
+// ended; what was refused has the status of its error.
+func runStatus(r *api.Run) int {
+	if r.Status == api.StatusRefused && r.Error != nil {
+		return r.Error.Status()
+	}
+	return http.StatusOK
+}
+
+// clip shortens hostile text at a rune's border.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,160 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Socket is one listener of the API.
+type Socket struct {
+	net.Listener
+	// Admin callers may use everything.
+	Admin bool
+	// Path is where it is, for people.
+	Path string
+
+	lock *os.File
+}
+
+// umaskMu: the umask belongs to the whole process.
+var umaskMu sync.Mutex
+
+// ListenUnix makes the socket path with mode 0660. It refuses a path that a
+// living daemon listens on: a lock file beside it is held as long as the socket
+// is open, so that a socket without a holder is known to be left over.
+func ListenUnix(path string, admin bool) (*Socket, error) {
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", path, err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("socket %s: another sandboxd listens on it", path)
+		}
+		return nil, fmt.Errorf("socket %s: lock: %w", path, err)
+	}
+	l, err := bind(path)
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return &Socket{Listener: l, Admin: admin, Path: path, lock: lock}, nil
+}
+
+// bind removes what is left of an earlier socket and listens. The mode is right
+// from the first moment: it comes from the umask.
+func bind(path string) (net.Listener, error) {
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("socket %s: %w", path, err)
+	case st.Mode().Type() != os.ModeSocket:
+		return nil, fmt.Errorf("socket %s: there is something else at this path", path)
+	default:
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("socket %s: %w", path, err)
+		}
+	}
+	umaskMu.Lock()
+	old := unix.Umask(0o117)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	unix.Umask(old)
+	umaskMu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", filepath.Base(path), err)
+	}
+	l.SetUnlinkOnClose(true)
+	return l, nil
+}
+
+// Close ends the listener; a socket that ListenUnix made is removed.
+func (s *Socket) Close() error {
+	err := s.Listener.Close()
+	if s.lock != nil {
+		err = errors.Join(err, os.Remove(s.lock.Name()), s.lock.Close())
+		s.lock = nil
+	}
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// maxConnections is how many connections one socket serves at once; more wait
+// in the kernel's queue.
+const maxConnections = 1024
+
+// limited accepts at most maxConnections at once.
+type limited struct {
+	net.Listener
+	slots chan struct{}
+	done  chan struct{}
+	once  sync.Once
+}
+
+func limit(l net.Listener, n int) *limited {
+	return &limited{Listener: l, slots: make(chan struct{}, n), done: make(chan struct{})}
+}
+
+func (l *limited) Accept() (net.Conn, error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+		return nil, err
+	}
+	return &slotConn{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+func (l *limited) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return l.Listener.Close()
+}
+
+type slotConn struct {
+	net.Conn
+	free func()
+}
+
+func (c *slotConn) Close() error {
+	err := c.Conn.Close()
+	c.free()
+	return err
+}
+
+// connContext puts the peer into the context of a connection's requests.
+func (d *Daemon) connContext(admin bool) func(context.Context, net.Conn) context.Context {
+	return func(ctx context.Context, c net.Conn) context.Context {
+		s, ok := c.(*slotConn)
+		if !ok {
+			return ctx
+		}
+		p, err := identify(s.Conn, admin)
+		if err != nil {
+			// Without a peer every request is refused; see server.go.
+			d.log.Warn("a connection without an identity", "error", err)
+			return ctx
+		}
+		d.peers.Store(c, p)
+		return context.WithValue(ctx, peerKey{}, p)
+	}
+}
+
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+)

@@ -1,0 +1,156 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"sandboxd/daemon/api"
+	"sandboxd/policy"
+)
+
+// tenantTable holds the jails: at most one for each tenant.
+type tenantTable struct {
+	d *Daemon
+
+	mu    sync.Mutex
+	slots map[string]*slot // guarded by mu
+}
+
+// A slot is one tenant's place. Who holds its turn may create the jail.
+type slot struct {
+	turn chan struct{} // capacity 1
+	refs int           // guarded by tenantTable.mu
+	jail *tenantJail   // guarded by tenantTable.mu
+}
+
+func newTenantTable(d *Daemon) *tenantTable {
+	return &tenantTable{d: d, slots: map[string]*slot{}}
+}
+
+func (t *tenantTable) ref(tenant string) *slot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, ok := t.slots[tenant]
+	if !ok {
+		s = &slot{turn: make(chan struct{}, 1)}
+		t.slots[tenant] = s
+	}
+	s.refs++
+	return s
+}
+
+func (t *tenantTable) unref(tenant string, s *slot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.refs--
+	if s.refs == 0 && s.jail == nil {
+		delete(t.slots, tenant)
+	}
+}
+
+// find returns the tenant's jail or nil.
+func (t *tenantTable) find(tenant string) *tenantJail {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.slots[tenant]; s != nil {
+		return s.jail
+	}
+	return nil
+}
+
+// all returns the jails in the order of their tenants' names.
+func (t *tenantTable) all() []*tenantJail {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []*tenantJail
+	for _, s := range t.slots {
+		if s.jail != nil {
+			out = append(out, s.jail)
+		}
+	}
+	slices.SortFunc(out, func(a, b *tenantJail) int { return strings.Compare(a.tenant, b.tenant) })
+	return out
+}
+
+// acquire returns the tenant's jail, made on first use and awake; the caller
+// must call release when its request is over.
+func (t *tenantTable) acquire(ctx context.Context, tenant string, caller policy.Caller, req *api.JailRequest) (j *tenantJail, created bool, err error) {
+	s := t.ref(tenant)
+	defer t.unref(tenant, s)
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	if j := t.find(tenant); j != nil {
+		if err := j.wait(ctx); err != nil {
+			return nil, false, err
+		}
+		if err := j.use(ctx); !errors.Is(err, errEnding) {
+			return j, false, err
+		}
+		// It is about to end; the next one takes its place then.
+		if err := j.awaitGone(ctx); err != nil {
+			return nil, false, err
+		}
+	}
+	if t.d.stopping.Load() {
+		return nil, false, errStopping
+	}
+	j, err = t.d.createJail(ctx, tenant, caller, req)
+	if err != nil {
+		return nil, false, err
+	}
+	t.mu.Lock()
+	s.jail = j
+	t.mu.Unlock()
+	go t.watch(s, j)
+	return j, true, j.use(ctx)
+}
+
+// existing is acquire for requests that must not make a jail.
+func (t *tenantTable) existing(ctx context.Context, tenant string) (*tenantJail, error) {
+	j := t.find(tenant)
+	if j == nil {
+		return nil, errNoJail
+	}
+	if err := j.use(ctx); err != nil {
+		if errors.Is(err, errEnding) {
+			return nil, errNoJail
+		}
+		return nil, err
+	}
+	return j, nil
+}
+
+var errNoJail = &api.Error{Code: api.CodeNotFound, Message: "the tenant has no jail", Hint: "PUT …/jail or any command creates it"}
+
+// watch takes the jail out of the table when it has ended, whatever ended it.
+func (t *tenantTable) watch(s *slot, j *tenantJail) {
+	<-j.jail.Done()
+	j.clean()
+	t.mu.Lock()
+	s.jail = nil
+	if s.refs == 0 {
+		delete(t.slots, j.tenant)
+	}
+	t.mu.Unlock()
+	close(j.gone)
+	t.d.work.Done()
+}
+
+// closeAll destroys every jail.
+func (t *tenantTable) closeAll(ctx context.Context, cause string) error {
+	var wg sync.WaitGroup
+	jails := t.all()
+	errs := make([]error, len(jails))
+	for i, j := range jails {
+		wg.Go(func() { errs[i] = j.destroy(ctx, cause) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
