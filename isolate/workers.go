@@ -198,10 +198,8 @@ func (p *workerPool) supervise(i int, w *process) {
 		p.install(i, nil)
 		w.wait()
 		for {
-			select {
-			case <-p.ctx.Done():
+			if !p.pause(pause) {
 				return
-			case <-time.After(pause):
 			}
 			next, err := p.start(p.ctx, i)
 			if err == nil {
@@ -209,9 +207,24 @@ func (p *workerPool) supervise(i int, w *process) {
 				p.install(i, w)
 				break
 			}
+			if p.ctx.Err() != nil {
+				return
+			}
 			pause = min(max(2*pause, 100*time.Millisecond), 10*time.Second)
 			p.log.Error("an isolate worker cannot be started", "worker", i, "error", err, "again_in", pause)
 		}
+	}
+}
+
+// pause waits; false means that the pool is closed.
+func (p *workerPool) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-p.ctx.Done():
+		return false
+	case <-t.C:
+		return p.ctx.Err() == nil
 	}
 }
 

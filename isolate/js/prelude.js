@@ -49,7 +49,9 @@
     let result;
     try {
       const main = module.default;
-      if (typeof main === 'function') {
+      if (main instanceof NativePromise) {
+        result = await main;
+      } else if (typeof main === 'function') {
         result = await main(input, env);
       } else if (main !== null && typeof main === 'object' && typeof main.fetch === 'function') {
         result = await serve(main, input, env);

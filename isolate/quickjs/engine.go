@@ -69,10 +69,12 @@ type Engine struct {
 	img      *image
 	boot     bootState
 
-	mu     sync.Mutex
-	idle   []*VM
-	closed bool
-	stats  Stats
+	mu      sync.Mutex
+	idle    []*VM
+	closed  bool
+	filling bool
+	group   sync.WaitGroup
+	stats   Stats
 }
 
 // Stats counts what an Engine did.
@@ -123,7 +125,61 @@ func (e *Engine) start(ctx context.Context) error {
 	if err := e.takeImage(ctx); err != nil {
 		return err
 	}
-	return e.warmUp(ctx)
+	if err := e.warmUp(ctx); err != nil {
+		return err
+	}
+	return e.fill(ctx)
+}
+
+// fill makes clean VMs until as many are kept as should be.
+func (e *Engine) fill(ctx context.Context) error {
+	for {
+		e.mu.Lock()
+		enough := e.closed || len(e.idle) >= e.opts.Idle
+		e.mu.Unlock()
+		if enough {
+			return nil
+		}
+		vm, err := e.newVM(ctx)
+		if err != nil {
+			return err
+		}
+		// It is clean; this takes the page faults of a first call.
+		if err := vm.reset(); err != nil {
+			vm.close()
+			return err
+		}
+		e.keep(vm)
+	}
+}
+
+// refill is fill in the background, once at a time.
+func (e *Engine) refill() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || e.filling || len(e.idle) >= e.opts.Idle {
+		return
+	}
+	e.filling = true
+	e.group.Go(func() {
+		// A failure shows when a call wants a VM.
+		_ = e.fill(context.Background())
+		e.mu.Lock()
+		e.filling = false
+		e.mu.Unlock()
+	})
+}
+
+// keep puts a clean VM among the idle ones, or closes it if there are enough.
+func (e *Engine) keep(vm *VM) {
+	e.mu.Lock()
+	if e.closed || len(e.idle) >= e.opts.Idle {
+		e.mu.Unlock()
+		vm.close()
+		return
+	}
+	e.idle = append(e.idle, vm)
+	e.mu.Unlock()
 }
 
 func (e *Engine) compile(ctx context.Context) error {
@@ -200,21 +256,17 @@ func (e *Engine) Get(ctx context.Context) (*VM, error) {
 }
 
 // Put takes a VM back. It is reset if that makes it provably as new, else it
-// is closed.
+// is closed and another one is made, in the background.
 func (e *Engine) Put(vm *VM) {
 	if err := vm.reset(); err != nil {
 		vm.close()
+		e.refill()
 		return
 	}
 	e.mu.Lock()
 	e.stats.Resets++
-	if e.closed || len(e.idle) >= e.opts.Idle {
-		e.mu.Unlock()
-		vm.close()
-		return
-	}
-	e.idle = append(e.idle, vm)
 	e.mu.Unlock()
+	e.keep(vm)
 }
 
 // Stats tells what the engine holds.
@@ -242,6 +294,7 @@ func (e *Engine) Close() error {
 	idle := e.idle
 	e.idle = nil
 	e.mu.Unlock()
+	e.group.Wait()
 	for _, vm := range idle {
 		vm.close()
 	}

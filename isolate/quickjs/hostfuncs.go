@@ -156,7 +156,7 @@ func (vm *VM) hostCall(stack []uint64) {
 }
 
 func (vm *VM) hostRejection(stack []uint64) {
-	promise, reason, handled := stack[0], stack[1], stack[2] != 0
+	promise, reason, handled := uint64(uint32(stack[0])), uint64(uint32(stack[1])), uint32(stack[2]) != 0
 	vm.hooks.Rejected(Value(vm.must(vm.fn.valuePtr, promise)), Value(reason), handled)
 	vm.must0(vm.fn.freeValue, promise)
 	vm.must0(vm.fn.freeValue, reason)

@@ -33,7 +33,11 @@ func (a *Args) Number(i int) float64 {
 	if i >= a.N {
 		return math.NaN()
 	}
-	return math.Float64frombits(a.vm.must(a.vm.fn.number, uint64(a.ptr[i])))
+	stack := [1]uint64{uint64(a.ptr[i])}
+	if err := a.vm.invoke(a.vm.fn.number, stack[:]); err != nil {
+		a.vm.abort(err)
+	}
+	return math.Float64frombits(stack[0])
 }
 
 // Text reads a string. Its encoding is UTF-8, but lone surrogates have three

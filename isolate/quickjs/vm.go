@@ -295,11 +295,13 @@ func (vm *VM) invoke(f *function, stack []uint64) error {
 	return vm.cause
 }
 
+// get calls an export whose result is an i32. Only the low half of a slot with
+// an i32 means anything.
 func (vm *VM) get(f *function, params ...uint64) (uint64, error) {
 	var stack [6]uint64
 	copy(stack[:], params)
 	err := vm.invoke(f, stack[:])
-	return stack[0], err
+	return uint64(uint32(stack[0])), err
 }
 
 // must is get within a host function.
