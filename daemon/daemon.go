@@ -139,7 +139,13 @@ func New(ctx context.Context, cfg Config) (*Daemon, error) {
 	d.metrics = newMetrics(d)
 	d.tenants = newTenantTable(d)
 	d.egress = newEgressUse(d)
-	if err := d.start(ctx); err != nil {
+	// The parts live as long as the daemon; ctx ends their start alone.
+	giveUp := context.AfterFunc(ctx, func() { d.cancel(ctx.Err()) })
+	err := d.start(d.base)
+	if err == nil && !giveUp() {
+		err = ctx.Err()
+	}
+	if err != nil {
 		return nil, errors.Join(err, d.Close(context.WithoutCancel(ctx)))
 	}
 	return d, nil

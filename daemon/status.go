@@ -7,6 +7,7 @@ import (
 	"sandboxd/daemon/api"
 	"sandboxd/daemon/audit"
 	"sandboxd/internal/kernel"
+	"sandboxd/jail"
 )
 
 func (d *Daemon) handlePolicy(q *request) error {
@@ -71,7 +72,11 @@ func (d *Daemon) handleDoctor(q *request) error {
 		c := api.Check{Name: part, Status: string(kernel.OK), Found: "available", Needed: "available"}
 		if err := d.need(part); err != nil {
 			c.Status, c.Found = string(kernel.Missing), errors.Unwrap(err).Error()
-			c.Consequence, c.Remedy = "requests that need them are answered \"unsupported\"", toAPI(err).Hint
+			c.Consequence = "requests that need them are answered \"unsupported\""
+			var lacks *jail.UnsupportedError
+			if errors.As(err, &lacks) {
+				c.Remedy = lacks.Remedy
+			}
 			doc.OK = false
 		}
 		doc.Checks = append(doc.Checks, c)

@@ -128,11 +128,11 @@ func (a *app) printRun(r *api.Run) error {
 	if r.Error != nil {
 		a.printError(r.Error)
 	}
-	where := r.Environment
-	if where == "" {
-		where = "nowhere"
+	if r.Phase == "not_started" {
+		fmt.Fprintf(a.errOut, "%s, nothing ran [%s]\n", r.Status, r.RunID)
+		return runExit(r)
 	}
-	fmt.Fprintf(a.errOut, "%s in %s: wall %s, cpu %s, memory %s", r.Status, where, durationUse(r.Usage.Wall), durationUse(r.Usage.CPU), sizeUse(r.Usage.MemoryPeak))
+	fmt.Fprintf(a.errOut, "%s in %s: wall %s, cpu %s, memory %s", r.Status, r.Environment, durationUse(r.Usage.Wall), durationUse(r.Usage.CPU), sizeUse(r.Usage.MemoryPeak))
 	if n := r.Usage.Requests.Used; n != nil && *n > 0 {
 		fmt.Fprintf(a.errOut, ", requests %d of %d", *n, r.Usage.Requests.Limit)
 	}

@@ -1,0 +1,156 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"sandboxd/daemon/api"
+)
+
+func TestEventsAreFollowedWithoutGaps(t *testing.T) {
+	var l eventLog
+	l.append(api.Event{Type: api.EventStarted})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			var next uint64 = 1
+			for e, err := range l.all(context.Background(), 0, true) {
+				if err != nil || e.Seq != next {
+					t.Errorf("event %d, %v; want %d", e.Seq, err, next)
+					return
+				}
+				next++
+			}
+			if next != 1003 {
+				t.Errorf("the stream ended before event %d", next)
+			}
+		})
+	}
+	for range 1000 {
+		l.append(api.Event{Type: api.EventLog, Log: &api.LogEntry{}})
+	}
+	l.append(api.Event{Type: api.EventResult})
+	wg.Wait()
+	l.append(api.Event{Type: api.EventLog})
+	n := 0
+	for e := range l.all(context.Background(), 1000, false) {
+		if e.Seq != uint64(1001+n) || e.Time.IsZero() {
+			t.Errorf("after 1000 comes %d at %v", e.Seq, e.Time)
+		}
+		n++
+	}
+	if n != 2 {
+		t.Errorf("%d events after 1000, want 2: none comes after the result", n)
+	}
+}
+
+func TestFollowingEndsWithItsContext(t *testing.T) {
+	var l eventLog
+	l.append(api.Event{Type: api.EventStarted})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	n := 0
+	for range l.all(ctx, 0, true) {
+		n++
+		cancel()
+	}
+	if n != 1 {
+		t.Errorf("%d events", n)
+	}
+}
+
+func TestDroppedHistoryIsGone(t *testing.T) {
+	var l eventLog
+	l.append(api.Event{Type: api.EventResult})
+	l.drop()
+	for _, err := range l.all(context.Background(), 0, true) {
+		var e *api.Error
+		if !errors.As(err, &e) || e.Status() != 410 {
+			t.Fatalf("got %v, want 410", err)
+		}
+		return
+	}
+	t.Fatal("a dropped history gave nothing at all")
+}
+
+func testRun(id string) *run {
+	return &run{id: id, tenant: "t", done: make(chan struct{}), cancel: func(error) {}}
+}
+
+func TestRegistryRunsAnIDOnce(t *testing.T) {
+	g := newRegistry()
+	a := testRun("a")
+	if g.add(a) != nil {
+		t.Fatal("a new id was taken")
+	}
+	if old := g.add(testRun("a")); old != a {
+		t.Fatal("the same id was registered twice")
+	}
+	g.forget(a)
+	if g.add(testRun("a")) != nil {
+		t.Fatal("a forgotten id was still taken")
+	}
+}
+
+func TestRegistryIsBounded(t *testing.T) {
+	g := newRegistry()
+	long := testRun("running")
+	g.add(long)
+	big := strings.Repeat("x", 64<<10)
+	for i := range keepRuns + 100 {
+		r := testRun(fmt.Sprint("r", i))
+		g.add(r)
+		r.events.append(api.Event{Type: api.EventStdout, Data: big})
+		close(r.done)
+		g.finished(r)
+	}
+	if n := len(g.runs); n > keepRuns {
+		t.Errorf("%d runs are kept, more than %d", n, keepRuns)
+	}
+	if g.bytes > keepEvents {
+		t.Errorf("%d bytes of events are kept", g.bytes)
+	}
+	if _, err := g.get("running"); err != nil {
+		t.Errorf("a run under way was dropped: %v", err)
+	}
+	if _, err := g.get("r0"); err == nil {
+		t.Error("the oldest run is still kept")
+	}
+	newest, err := g.get(fmt.Sprint("r", keepRuns+99))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range newest.events.all(context.Background(), 0, false) {
+		if err != nil {
+			t.Errorf("the newest run's events: %v", err)
+		}
+	}
+	old, err := g.get(fmt.Sprint("r", 200))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range old.events.all(context.Background(), 0, false) {
+		if !errors.Is(err, errHistory) {
+			t.Errorf("an old run's events: %v, want 410", err)
+		}
+	}
+	if active, total := g.counts(); active != 1 || total != keepRuns+101 {
+		t.Errorf("counts are %d, %d", active, total)
+	}
+}
+
+func TestIDs(t *testing.T) {
+	for id, ok := range map[string]bool{"": true, "a": true, "A-1.b_c:d": true, strings.Repeat("x", 128): true,
+		strings.Repeat("x", 129): false, "-a": false, "a/b": false, "a b": false, "é": false, "a\n": false, "..": false} {
+		if err := checkID("run_id", id); (err == nil) != ok {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+	if a, b := newID("run-"), newID("run-"); a == b || checkID("x", a) != nil {
+		t.Errorf("made ids are %q and %q", a, b)
+	}
+}
