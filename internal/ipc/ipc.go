@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -92,10 +93,12 @@ func (c *Conn) Send(payload []byte, files ...*os.File) error {
 	copy(frame[headerSize:], payload)
 	fds := make([]int, len(files))
 	for i, f := range files {
-		fds[i] = int(f.Fd())
-		// Fd sets the file blocking; the descriptor that the peer gets shares
-		// that flag, so put it back.
-		if err := unix.SetNonblock(fds[i], true); err != nil {
+		// Not Fd: it would set the file blocking, for every holder of it.
+		raw, err := f.SyscallConn()
+		if err == nil {
+			err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
+		}
+		if err != nil {
 			return fmt.Errorf("ipc: descriptor to send: %w", err)
 		}
 	}
@@ -105,7 +108,9 @@ func (c *Conn) Send(payload []byte, files ...*os.File) error {
 	}
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
-	return c.write(frame, oob)
+	err := c.write(frame, oob)
+	runtime.KeepAlive(files)
+	return err
 }
 
 func (c *Conn) write(frame, oob []byte) error {

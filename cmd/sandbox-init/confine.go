@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/seccomp/bpf"
+	"sandboxd/jail/sys"
+	"sandboxd/jail/wire"
+)
+
+// keep is what sandbox-init needs for ever: to give commands the tenant's ids,
+// and to signal them.
+var keep = sys.CapSet(unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL)
+
+// Rights of the Landlock rules. No rule grants MAKE_CHAR or MAKE_BLOCK.
+const (
+	readable   = sys.FSReadFile | sys.FSReadDir
+	executable = readable | sys.FSExecute
+	writable   = executable | sys.FSWriteFile | sys.FSTruncate | sys.FSRemoveDir | sys.FSRemoveFile |
+		sys.FSMakeDir | sys.FSMakeReg | sys.FSMakeSock | sys.FSMakeFifo | sys.FSMakeSym | sys.FSRefer
+	device = sys.FSReadFile | sys.FSWriteFile | sys.FSTruncate | sys.FSIoctlDev
+)
+
+// rules say what a command may do where, beside the ordinary permissions.
+var rules = []struct {
+	path   string
+	rights uint64
+}{
+	{"/", sys.FSReadDir},
+	{"/usr", executable},
+	{"/opt", executable},
+	{"/etc", readable},
+	// Threads are named by writing to /proc/self/task/N/comm.
+	{"/proc", readable | sys.FSWriteFile},
+	{"/workspace", writable},
+	{"/home/user", writable},
+	{"/tmp", writable},
+	{"/var/tmp", writable},
+	{"/dev/shm", writable},
+	{"/dev/null", device},
+	{"/dev/zero", device},
+	{"/dev/full", device},
+	{"/dev/random", device},
+	{"/dev/urandom", device},
+	{"/dev/tty", device},
+	{"/dev/pts", device | sys.FSReadDir},
+}
+
+// confine drops what building the root needed. It returns the commands' filter.
+func confine(cfg *wire.Config) ([]unix.SockFilter, error) {
+	if cfg.Loopback {
+		if err := loopbackUp(); err != nil {
+			return nil, at("loopback", err)
+		}
+	}
+	own, err := bpf.Unmarshal(cfg.InitFilter)
+	if err != nil {
+		return nil, at("seccomp", err)
+	}
+	commands, err := bpf.Unmarshal(cfg.ExecFilter)
+	if err != nil {
+		return nil, at("seccomp", err)
+	}
+	ruleset, err := landlockRules(cfg)
+	if err != nil {
+		return nil, at("landlock", err)
+	}
+	if err := sys.CapKeepAllThreads(keep); err != nil {
+		return nil, at("capabilities", err)
+	}
+	// Each thread gets a domain of its own; commands are always forked by the
+	// first thread and so share one, in which they may signal each other.
+	if err := sys.LandlockRestrictAllThreads(ruleset); err != nil {
+		return nil, at("landlock", err)
+	}
+	unix.Close(ruleset)
+	if err := bpf.Load(own); err != nil {
+		return nil, at("seccomp", err)
+	}
+	return commands, nil
+}
+
+func landlockRules(cfg *wire.Config) (int, error) {
+	if abi := sys.LandlockABI(); abi < sys.LandlockNeeded {
+		return -1, fmt.Errorf("version %d, need %d", abi, sys.LandlockNeeded)
+	}
+	ruleset, err := sys.LandlockRuleset()
+	if err != nil {
+		return -1, err
+	}
+	for _, r := range rules {
+		if r.path == "/opt" && !cfg.Opt {
+			continue
+		}
+		if err := allow(ruleset, r.path, r.rights); err != nil {
+			unix.Close(ruleset)
+			return -1, fmt.Errorf("%s: %w", r.path, err)
+		}
+	}
+	return ruleset, nil
+}
+
+func allow(ruleset int, path string, rights uint64) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return sys.LandlockAllow(ruleset, fd, rights)
+}
+
+// loopbackUp works only where the network namespace belongs to the jail's own
+// user namespace; a prepared one comes with lo up.
+func loopbackUp() error {
+	sock, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(sock)
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(sock, unix.SIOCSIFFLAGS, ifr)
+}

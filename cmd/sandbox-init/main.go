@@ -1,0 +1,133 @@
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
+// The runtime would look for a cgroup file system that a jail does not have.
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/ipc"
+	"sandboxd/jail/sys"
+	"sandboxd/jail/wire"
+)
+
+// socketFD is the daemon's socket.
+const socketFD = 3
+
+// main's goroutine keeps the first thread: it is the one whose Landlock domain
+// the commands inherit.
+func init() { runtime.LockOSThread() }
+
+func main() {
+	conn, err := ipc.FromFD(socketFD, wire.MaxFrame)
+	if err != nil {
+		os.Exit(2)
+	}
+	s := &server{conn: conn, byPid: map[int]*child{}, byID: map[uint64]*child{}}
+	if err := start(s); err != nil {
+		conn.Send(failure(0, err).Marshal())
+		os.Exit(1)
+	}
+	// The daemon's end is closed when it has died or wants the jail to end.
+	if err := s.serve(); err != nil {
+		conn.Send(failure(0, err).Marshal())
+		os.Exit(1)
+	}
+}
+
+// start builds and confines the jail, up to Ready.
+func start(s *server) error {
+	if err := protect(); err != nil {
+		return err
+	}
+	cfg, trees, err := receiveConfig(s.conn)
+	if err != nil {
+		return at("config", err)
+	}
+	root, err := build(cfg, trees)
+	if err != nil {
+		return err
+	}
+	err = s.conn.Send((&wire.Root{}).Marshal(), root)
+	root.Close()
+	if err != nil {
+		return at("root", err)
+	}
+	if s.filter, err = confine(cfg); err != nil {
+		return err
+	}
+	s.uid, s.gid = int(cfg.UID), int(cfg.GID)
+	ready := wire.Ready{Version: wire.Version, LandlockABI: uint64(min(sys.LandlockABI(), sys.LandlockKnown))}
+	return at("ready", s.conn.Send(ready.Marshal()))
+}
+
+// protect ties this process to the daemon's life and closes it to tracing.
+func protect() error {
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return at("pdeathsig", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return at("dumpable", err)
+	}
+	if os.Getpid() != 1 || os.Getuid() != 0 || os.Getgid() != 0 {
+		return at("identity", fmt.Errorf("pid %d, uid %d, gid %d", os.Getpid(), os.Getuid(), os.Getgid()))
+	}
+	return nil
+}
+
+func receiveConfig(conn *ipc.Conn) (*wire.Config, []*os.File, error) {
+	payload, files, err := conn.Recv()
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := wire.Unmarshal(payload)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, ok := m.(*wire.Config)
+	if !ok || len(files) != treeCount {
+		return nil, nil, fmt.Errorf("first message is %T with %d descriptors", m, len(files))
+	}
+	return cfg, files, nil
+}
+
+// stepError says which step failed.
+type stepError struct {
+	step string
+	err  error
+}
+
+func (e *stepError) Error() string { return e.step + ": " + e.err.Error() }
+func (e *stepError) Unwrap() error { return e.err }
+
+// at names the step of an error; nil stays nil.
+func at(step string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &stepError{step, err}
+}
+
+func failure(id uint64, err error) *wire.Failed {
+	f := &wire.Failed{ID: id, Text: err.Error()}
+	var step *stepError
+	var child *sys.StepError
+	switch {
+	case errors.As(err, &step):
+		f.Step = step.step
+	case errors.As(err, &child):
+		f.Step = child.Step
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		f.Errno = uint64(errno)
+	}
+	return f
+}

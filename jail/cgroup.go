@@ -1,0 +1,261 @@
+package jail
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The cgroup files are written plainly rather than through a library: a jail
+// needs five of them, creating it is on the caller's path, and the common
+// library assumes that cgroup v2 is mounted at /sys/fs/cgroup.
+
+// controllers that jails use, with what each one enforces.
+var controllers = []struct{ name, limit string }{
+	{"memory", "memory"}, {"pids", "pids"}, {"cpu", "cpus"},
+}
+
+// group is one cgroup v2 folder.
+type group string
+
+func (g group) child(name string) group { return group(filepath.Join(string(g), name)) }
+
+func (g group) write(file, value string) error {
+	// Not os.WriteFile: a missing file must not be "created".
+	fd, err := unix.Open(filepath.Join(string(g), file), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("jail: cgroup %s: %w", file, err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(value)); err != nil {
+		return fmt.Errorf("jail: cgroup %s: %w", file, err)
+	}
+	return nil
+}
+
+func (g group) read(file string) ([]byte, error) {
+	fd, err := unix.Open(filepath.Join(string(g), file), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 4096)
+	n, err := unix.Read(fd, buf)
+	if err != nil {
+		return nil, err
+	}
+	return buf[:n], nil
+}
+
+// number reads a file that holds one number, -1 if there is none.
+func (g group) number(file string) int64 {
+	b, err := g.read(file)
+	if err != nil {
+		return -1
+	}
+	v, err := strconv.ParseInt(string(bytes.TrimSpace(b)), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return v
+}
+
+// key reads one value of a "key value" file, -1 if there is none.
+func (g group) key(file, key string) int64 {
+	b, err := g.read(file)
+	if err != nil {
+		return -1
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == key {
+			if v, err := strconv.ParseInt(value, 10, 64); err == nil {
+				return v
+			}
+		}
+	}
+	return -1
+}
+
+func (g group) make() error {
+	if err := os.Mkdir(string(g), 0o755); err != nil {
+		return fmt.Errorf("jail: cgroup: %w", err)
+	}
+	return nil
+}
+
+// enable passes the controllers on to the children.
+func (g group) enable(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	return g.write("cgroup.subtree_control", "+"+strings.Join(names, " +"))
+}
+
+// populated reports whether any process is in g or beneath.
+func (g group) populated() bool { return g.key("cgroup.events", "populated") == 1 }
+
+func (g group) usage() Usage {
+	u := Usage{
+		CPU:        -1,
+		MemoryNow:  g.number("memory.current"),
+		MemoryPeak: g.number("memory.peak"),
+		PidsPeak:   g.number("pids.peak"),
+	}
+	if v := g.key("cpu.stat", "usage_usec"); v >= 0 {
+		u.CPU = time.Duration(v) * time.Microsecond
+	}
+	return u
+}
+
+// oomKills counts processes of g and beneath that the kernel killed for memory.
+func (g group) oomKills() int64 {
+	return max(g.key("memory.events", "oom_kill"), 0)
+}
+
+// await waits until a key of cgroup.events has a value. The kernel wakes the
+// poll at each change; the timeout only lets ctx be looked at.
+func (g group) await(ctx context.Context, key string, want int64) error {
+	fd, err := unix.Open(filepath.Join(string(g), "cgroup.events"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("jail: cgroup.events: %w", err)
+	}
+	defer unix.Close(fd)
+	for {
+		// Reading arms the poll, so a change in between is not lost.
+		var buf [256]byte
+		n, err := unix.Pread(fd, buf[:], 0)
+		if errors.Is(err, unix.ENODEV) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("jail: cgroup.events: %w", err)
+		}
+		if strings.Contains(string(buf[:n]), fmt.Sprintf("%s %d", key, want)) {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
+		if _, err := unix.Poll(fds, 100); err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("jail: cgroup.events: %w", err)
+		}
+	}
+}
+
+// kill ends every process in g and beneath at once.
+func (g group) kill() error {
+	err := g.write("cgroup.kill", "1")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+// remove removes g and the groups beneath, which must be empty of processes.
+func (g group) remove() error {
+	entries, err := os.ReadDir(string(g))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("jail: cgroup: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := g.child(e.Name()).remove(); err != nil {
+				return err
+			}
+		}
+	}
+	return g.rmdir()
+}
+
+func (g group) rmdir() error {
+	err := unix.Rmdir(string(g))
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("jail: remove cgroup: %w", err)
+	}
+	return nil
+}
+
+// destroy kills, waits and removes.
+func (g group) destroy(ctx context.Context) error {
+	if err := g.kill(); err != nil {
+		return err
+	}
+	if err := g.await(ctx, "populated", 0); err != nil {
+		return err
+	}
+	return g.remove()
+}
+
+// limit writes a jail's limits; what names says is there is written.
+func (g group) limit(l Limits, names []string) error {
+	for _, name := range names {
+		var writes [][2]string
+		switch name {
+		case "memory":
+			writes = [][2]string{
+				{"memory.max", strconv.FormatInt(l.Memory, 10)},
+				{"memory.oom.group", "1"},
+			}
+			// Without swap accounting there is no such file, and no swap either
+			// as far as this group goes.
+			if _, err := os.Stat(filepath.Join(string(g), "memory.swap.max")); err == nil {
+				writes = append(writes, [2]string{"memory.swap.max", "0"})
+			}
+		case "pids":
+			writes = [][2]string{{"pids.max", strconv.Itoa(l.Pids + initThreads)}}
+		case "cpu":
+			const period = 100000
+			writes = [][2]string{{"cpu.max", fmt.Sprintf("%d %d", int64(l.CPUs*period), period)}}
+		}
+		for _, w := range writes {
+			if err := g.write(w[0], w[1]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// initThreads is what sandbox-init itself needs of pids.max.
+const initThreads = 16
+
+// enableControllers passes what this host has of the controllers on to g's
+// children and returns which those are.
+func enableControllers(g group) (have, missing []string, err error) {
+	b, err := g.read("cgroup.controllers")
+	if err != nil {
+		return nil, nil, &UnsupportedError{
+			Feature: "cgroup v2", Found: err.Error(), Needed: "a cgroup v2 folder at " + string(g),
+			Remedy: "run under the systemd unit with Delegate=yes, or give the daemon another folder",
+		}
+	}
+	offered := strings.Fields(string(b))
+	for _, c := range controllers {
+		found := false
+		for _, o := range offered {
+			found = found || o == c.name
+		}
+		if found {
+			have = append(have, c.name)
+		} else {
+			missing = append(missing, c.name)
+		}
+	}
+	return have, missing, g.enable(have)
+}

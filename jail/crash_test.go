@@ -1,0 +1,3 @@
+package jail
+
+func crashingDaemon() int { return 1 }

@@ -1,0 +1,231 @@
+package jail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"sandboxd/internal/ipc"
+	"sandboxd/jail/wire"
+)
+
+// Causes of a jail's end that the Manager itself records.
+const (
+	CauseDestroyed  = "destroyed"
+	CauseDaemonStop = "daemon_stop"
+	CauseInitDied   = "init_died"
+	CauseOOM        = "oom"
+	CauseProtocol   = "init_protocol"
+	causeNotStarted = "not_started"
+)
+
+// ephemeralMark is a file in the tenant's folder: it goes with the jail.
+const ephemeralMark = "ephemeral"
+
+// Jail is one tenant's.
+type Jail struct {
+	m       *Manager
+	tenant  string
+	spec    Spec
+	limits  Limits
+	cgroup  group
+	created time.Time
+
+	// Set by build, before the jail is handed out.
+	uid      uint32
+	pid      int // of sandbox-init, valid until init.gone is closed and read
+	conn     *ipc.Conn
+	init     *initProcess
+	root     *os.File // O_PATH, in the jail's mount namespace
+	landlock int
+
+	// rootMu lets teardown wait for file operations before it closes root.
+	rootMu   sync.RWMutex
+	rootGone bool
+
+	// goroutines end with the jail.
+	goroutines sync.WaitGroup
+
+	// freezeMu serialises freezing and what must not happen while frozen.
+	freezeMu sync.RWMutex
+
+	// verifyOnce: the first command is looked at before it is let go.
+	verifyMu sync.Mutex
+	verified bool
+
+	mu      sync.Mutex // guards what follows
+	state   string
+	cause   string
+	byID    map[string]*Process
+	byNum   map[uint64]*Process
+	order   []*Process // oldest first, for forgetting
+	running int
+	lastNum uint64
+	linger  map[uint64]*Process // ended, but something in their group lives
+	final   Usage
+
+	tearOnce sync.Once
+	ending   chan struct{} // closed when the end begins
+	done     chan struct{}
+	tearErr  error
+}
+
+func newJail(m *Manager, spec Spec) *Jail {
+	return &Jail{
+		m: m, tenant: spec.Tenant, spec: spec, limits: spec.Limits,
+		cgroup: m.jails.child(spec.Tenant), created: time.Now(), state: StateCreating,
+		byID: map[string]*Process{}, byNum: map[uint64]*Process{}, linger: map[uint64]*Process{},
+		ending: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+func (j *Jail) tenantDir() string    { return filepath.Join(j.m.tenantsDir(), j.tenant) }
+func (j *Jail) workspaceDir() string { return filepath.Join(j.tenantDir(), "workspace") }
+func (j *Jail) homeDir() string      { return filepath.Join(j.tenantDir(), "home") }
+func (j *Jail) runDir() string       { return filepath.Join(j.m.jailsDir(), j.tenant) }
+
+// Tenant is whose it is.
+func (j *Jail) Tenant() string { return j.tenant }
+
+// Done is closed when the jail has ended and all of it is gone.
+func (j *Jail) Done() <-chan struct{} { return j.done }
+
+func (j *Jail) setState(s string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.state = s
+}
+
+// Info describes the jail now.
+func (j *Jail) Info() Info {
+	usage := j.cgroup.usage()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.state == StateGone {
+		usage = j.final
+	}
+	return Info{
+		Tenant: j.tenant, State: j.state, Created: j.created, Cause: j.cause, Usage: usage, Limits: j.limits,
+		Processes: j.running, Enforced: j.m.host.enforced,
+	}
+}
+
+// receive reads what sandbox-init says until it hangs up. A message that makes
+// no sense ends the jail.
+func (j *Jail) receive() {
+	cause := CauseInitDied
+	for {
+		payload, files, err := j.conn.Recv()
+		closeAll(files)
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
+				j.m.log.Warn("sandbox-init's connection failed", "tenant", j.tenant, "error", err)
+			}
+			break
+		}
+		if err := j.handle(payload, len(files)); err != nil {
+			j.m.log.Warn("sandbox-init said something wrong", "tenant", j.tenant, "error", err)
+			cause = CauseProtocol
+			break
+		}
+	}
+	// Not from here: teardown waits for this goroutine.
+	go j.Destroy(context.Background(), cause)
+}
+
+func (j *Jail) handle(payload []byte, files int) error {
+	if files != 0 {
+		return fmt.Errorf("jail: %d unexpected descriptors", files)
+	}
+	m, err := wire.Unmarshal(payload)
+	if err != nil {
+		return err
+	}
+	var num uint64
+	switch m := m.(type) {
+	case *wire.Started:
+		num = m.ID
+	case *wire.Exited:
+		num = m.ID
+	case *wire.Failed:
+		num = m.ID
+	default:
+		return fmt.Errorf("jail: unexpected %T", m)
+	}
+	j.mu.Lock()
+	p := j.byNum[num]
+	j.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("jail: %T for unknown command %d", m, num)
+	}
+	return p.handle(m)
+}
+
+// Freeze stops every process of the jail until Thaw, Exec or Dial.
+func (j *Jail) Freeze(ctx context.Context) error {
+	j.freezeMu.Lock()
+	defer j.freezeMu.Unlock()
+	return j.setFrozen(ctx, true)
+}
+
+// Thaw lets a frozen jail run on.
+func (j *Jail) Thaw(ctx context.Context) error {
+	j.freezeMu.Lock()
+	defer j.freezeMu.Unlock()
+	return j.setFrozen(ctx, false)
+}
+
+func (j *Jail) setFrozen(ctx context.Context, frozen bool) error {
+	from, to, value, want := StateRunning, StateFrozen, "1", int64(1)
+	if !frozen {
+		from, to, value, want = StateFrozen, StateRunning, "0", 0
+	}
+	j.mu.Lock()
+	state := j.state
+	j.mu.Unlock()
+	if state == to {
+		return nil
+	}
+	if state != from {
+		return ErrGone
+	}
+	if err := j.cgroup.write("cgroup.freeze", value); err != nil {
+		return err
+	}
+	if err := j.cgroup.await(ctx, "frozen", want); err != nil {
+		return fmt.Errorf("jail: freeze: %w", err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.state == from {
+		j.state = to
+	}
+	return nil
+}
+
+// awake holds the jail thawed until the returned function is called.
+func (j *Jail) awake(ctx context.Context) (release func(), err error) {
+	for {
+		j.freezeMu.RLock()
+		j.mu.Lock()
+		state := j.state
+		j.mu.Unlock()
+		switch state {
+		case StateRunning:
+			return j.freezeMu.RUnlock, nil
+		case StateFrozen:
+			j.freezeMu.RUnlock()
+			if err := j.Thaw(ctx); err != nil {
+				return nil, err
+			}
+		default:
+			j.freezeMu.RUnlock()
+			return nil, ErrGone
+		}
+	}
+}

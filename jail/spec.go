@@ -1,0 +1,192 @@
+package jail
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"sort"
+	"strings"
+)
+
+// Defaults and bounds of a jail's limits.
+const (
+	defaultMemory    = 1 << 30
+	defaultCPUs      = 2
+	defaultPids      = 512
+	defaultOpenFiles = 4096
+	defaultDisk      = 512 << 20
+
+	minMemory    = 32 << 20
+	minCPUs      = 0.01
+	minPids      = 16
+	minOpenFiles = 64
+	minDisk      = 1 << 20
+	maxPids      = 1 << 20
+	maxOpenFiles = 1 << 20
+	maxCPUs      = 1 << 12
+	maxBytes     = 1 << 46
+
+	maxEnv      = 1 << 10
+	maxArgv     = 1 << 12
+	maxArgBytes = 1 << 20 // argv and env of one command together
+)
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// withDefaults fills in what is zero and refuses what is out of range.
+func (l Limits) withDefaults() (Limits, error) {
+	fill := func(v, def int64) int64 {
+		if v == 0 {
+			return def
+		}
+		return v
+	}
+	l.Memory, l.Disk = fill(l.Memory, defaultMemory), fill(l.Disk, defaultDisk)
+	l.Pids, l.OpenFiles = int(fill(int64(l.Pids), defaultPids)), int(fill(int64(l.OpenFiles), defaultOpenFiles))
+	if l.CPUs == 0 {
+		l.CPUs = defaultCPUs
+	}
+	for _, c := range []struct {
+		field     string
+		v, lo, hi int64
+	}{
+		{"limits.memory", l.Memory, minMemory, maxBytes},
+		{"limits.disk", l.Disk, minDisk, maxBytes},
+		{"limits.pids", int64(l.Pids), minPids, maxPids},
+		{"limits.open_files", int64(l.OpenFiles), minOpenFiles, maxOpenFiles},
+	} {
+		if c.v < c.lo || c.v > c.hi {
+			return l, &SpecError{Field: c.field, Message: fmt.Sprintf("%d is not between %d and %d", c.v, c.lo, c.hi)}
+		}
+	}
+	if !(l.CPUs >= minCPUs && l.CPUs <= maxCPUs) { // also refuses NaN
+		return l, &SpecError{Field: "limits.cpus", Message: fmt.Sprintf("%v is not between %v and %v", l.CPUs, minCPUs, maxCPUs)}
+	}
+	return l, nil
+}
+
+// check completes a Spec.
+func (s *Spec) check() (err error) {
+	if !tenantName.MatchString(s.Tenant) {
+		return &SpecError{Field: "tenant", Message: "must match " + tenantName.String()}
+	}
+	if s.Template != "" && s.Template != "host" {
+		return &SpecError{Field: "template", Message: fmt.Sprintf("%q is not known; there is \"host\"", s.Template)}
+	}
+	if s.Limits, err = s.Limits.withDefaults(); err != nil {
+		return err
+	}
+	for _, r := range s.Resolvers {
+		if _, err := netip.ParseAddr(r); err != nil {
+			return &SpecError{Field: "resolvers", Message: fmt.Sprintf("%q is not an address", r)}
+		}
+	}
+	if len(s.CABundle) > 16<<20 {
+		return &SpecError{Field: "ca_bundle", Message: "over 16 MiB"}
+	}
+	return checkEnv("env", s.Env)
+}
+
+func checkEnv(field string, env map[string]string) error {
+	if len(env) > maxEnv {
+		return &SpecError{Field: field, Message: fmt.Sprintf("%d variables, at most %d", len(env), maxEnv)}
+	}
+	for name, value := range env {
+		if !envName.MatchString(name) {
+			return &SpecError{Field: field, Message: fmt.Sprintf("%q is not a variable's name", name)}
+		}
+		if strings.ContainsRune(value, 0) {
+			return &SpecError{Field: field + "." + name, Message: "has a NUL"}
+		}
+	}
+	return nil
+}
+
+// check refuses an ExecSpec that execve could not take.
+func (s *ExecSpec) check() error {
+	if len(s.ID) > 128 || strings.ContainsFunc(s.ID, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' }) {
+		return &SpecError{Field: "exec_id", Message: "at most 128 printable characters without spaces and slashes"}
+	}
+	if len(s.Argv) == 0 || s.Argv[0] == "" {
+		return &SpecError{Field: "argv", Message: "is empty"}
+	}
+	if len(s.Argv) > maxArgv {
+		return &SpecError{Field: "argv", Message: fmt.Sprintf("%d arguments, at most %d", len(s.Argv), maxArgv)}
+	}
+	size := 0
+	for _, a := range s.Argv {
+		if strings.ContainsRune(a, 0) {
+			return &SpecError{Field: "argv", Message: "has a NUL"}
+		}
+		size += len(a) + 1
+	}
+	for name, value := range s.Env {
+		size += len(name) + len(value) + 2
+	}
+	if size > maxArgBytes {
+		return &SpecError{Field: "argv", Message: fmt.Sprintf("%d bytes with env, at most %d", size, maxArgBytes)}
+	}
+	if s.Cwd != "" && (!strings.HasPrefix(s.Cwd, "/") || strings.ContainsRune(s.Cwd, 0) || len(s.Cwd) > 4095) {
+		return &SpecError{Field: "cwd", Message: "must be an absolute path of the jail"}
+	}
+	if s.Timeout < 0 {
+		return &SpecError{Field: "timeout", Message: "is negative"}
+	}
+	if s.Output < 0 {
+		return &SpecError{Field: "output", Message: "is negative"}
+	}
+	return checkEnv("env", s.Env)
+}
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// baseEnv is the environment of every command, under the jail's and its own.
+func baseEnv(tenant string) map[string]string {
+	env := map[string]string{
+		"PATH": defaultPath, "HOME": homeDir, "USER": "user", "LOGNAME": "user", "SHELL": "/bin/bash",
+		"LANG": "C.UTF-8", "TERM": "dumb", "TMPDIR": "/tmp", "HOSTNAME": hostname(tenant),
+	}
+	for _, name := range []string{
+		"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT",
+		"AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO", "NIX_SSL_CERT_FILE", "npm_config_cafile",
+	} {
+		env[name] = certificateAbs
+	}
+	return env
+}
+
+// environ joins layers of variables, later ones win, in a fixed order.
+func environ(layers ...map[string]string) ([]string, map[string]string) {
+	all := map[string]string{}
+	for _, layer := range layers {
+		for k, v := range layer {
+			all[k] = v
+		}
+	}
+	out := make([]string, 0, len(all))
+	for k, v := range all {
+		out = append(out, k+"="+v)
+	}
+	sort.Strings(out)
+	return out, all
+}
+
+// searchPaths lists the files that argv[0] may be, as execvp would.
+func searchPaths(program, path string) []string {
+	if strings.Contains(program, "/") {
+		return []string{program}
+	}
+	var out []string
+	for _, dir := range strings.Split(path, ":") {
+		if strings.HasPrefix(dir, "/") && len(out) < 64 {
+			out = append(out, dir+"/"+program)
+		}
+	}
+	if len(out) == 0 {
+		out = []string{"/usr/bin/" + program}
+	}
+	return out
+}
+
+// hostname is the jail's own; the kernel takes 64 bytes.
+func hostname(tenant string) string { return tenant }

@@ -1,0 +1,17 @@
+package sys
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// allThreads makes a system call on every thread of the process; a thread on
+// which it answers differently ends the process (that is the Go runtime's
+// rule). With cgo it returns ENOTSUP.
+func allThreads(nr, a, b, c uintptr) error {
+	if _, _, errno := syscall.AllThreadsSyscall(nr, a, b, c); errno != 0 {
+		return unix.Errno(errno)
+	}
+	return nil
+}

@@ -1,0 +1,209 @@
+package wire
+
+import "fmt"
+
+// Version of the language. The daemon carries its sandbox-init with it, so
+// there is only ever one.
+const Version = 1
+
+// MaxFrame bounds a frame in both directions: argv and env of one command.
+const MaxFrame = 4 << 20
+
+// Kinds of messages; the first byte of each.
+const (
+	kindConfig = iota + 1
+	kindExec
+	kindSignal
+	kindReady
+	kindFailed
+	kindStarted
+	kindExited
+	kindRoot
+)
+
+// Config is the daemon's first message. Its descriptors are detached mounts:
+// the folder that holds the overlay's upper and work, the workspace, the home.
+type Config struct {
+	Version  uint64
+	Hostname string
+	// TmpBytes and TmpInodes bound all memory file systems together.
+	TmpBytes, TmpInodes uint64
+	// Opt says that the host's /opt is shown.
+	Opt bool
+	// MaskFiles, MaskDirs and ReadOnly are what exists in /proc of this kernel
+	// and is to be covered or made read-only.
+	MaskFiles, MaskDirs, ReadOnly []string
+	// Loopback says that the network namespace is the jail's own: bring lo up.
+	Loopback bool
+	UID, GID uint32
+	// InitFilter and ExecFilter are BPF programs: the one of sandbox-init, and
+	// the one that each command gets on top.
+	InitFilter, ExecFilter []byte
+}
+
+// Exec starts a command. Its descriptors are stdin, stdout, stderr, the cgroup
+// folder and the gate (a socket).
+type Exec struct {
+	ID   uint64
+	Argv []string
+	Env  []string
+	Cwd  string
+	// Paths are the files to try to execute, in order.
+	Paths []string
+}
+
+// Signal goes to the process group that a command leads.
+type Signal struct {
+	ID     uint64
+	Signal uint64
+}
+
+// Root comes when the jail's root is built. Its descriptor is the root, opened
+// with O_PATH.
+type Root struct{}
+
+// Ready says that the jail is confined.
+type Ready struct {
+	Version     uint64
+	LandlockABI uint64
+}
+
+// Failed says why the jail, or a command (ID not 0), could not be started.
+type Failed struct {
+	ID    uint64
+	Step  string
+	Errno uint64
+	Text  string
+}
+
+// Started says that a command runs.
+type Started struct {
+	ID  uint64
+	Pid uint64 // in the jail
+}
+
+// Exited says how a command ended, from waitid.
+type Exited struct {
+	ID     uint64
+	Code   int64 // -1 if a signal ended it
+	Signal uint64
+}
+
+// Marshal writes a message.
+func (m *Config) Marshal() []byte {
+	w := &writer{b: []byte{kindConfig}}
+	w.u64(m.Version)
+	w.str(m.Hostname)
+	w.u64(m.TmpBytes)
+	w.u64(m.TmpInodes)
+	w.flag(m.Opt)
+	w.flag(m.Loopback)
+	w.strs(m.MaskFiles)
+	w.strs(m.MaskDirs)
+	w.strs(m.ReadOnly)
+	w.u64(uint64(m.UID))
+	w.u64(uint64(m.GID))
+	w.bytes(m.InitFilter)
+	w.bytes(m.ExecFilter)
+	return w.b
+}
+
+// Marshal writes a message.
+func (m *Exec) Marshal() []byte {
+	w := &writer{b: []byte{kindExec}}
+	w.u64(m.ID)
+	w.strs(m.Argv)
+	w.strs(m.Env)
+	w.str(m.Cwd)
+	w.strs(m.Paths)
+	return w.b
+}
+
+// Marshal writes a message.
+func (m *Signal) Marshal() []byte {
+	w := &writer{b: []byte{kindSignal}}
+	w.u64(m.ID)
+	w.u64(m.Signal)
+	return w.b
+}
+
+// Marshal writes a message.
+func (m *Root) Marshal() []byte { return []byte{kindRoot} }
+
+// Marshal writes a message.
+func (m *Ready) Marshal() []byte {
+	w := &writer{b: []byte{kindReady}}
+	w.u64(m.Version)
+	w.u64(m.LandlockABI)
+	return w.b
+}
+
+// Marshal writes a message.
+func (m *Failed) Marshal() []byte {
+	w := &writer{b: []byte{kindFailed}}
+	w.u64(m.ID)
+	w.str(m.Step)
+	w.u64(m.Errno)
+	w.str(m.Text)
+	return w.b
+}
+
+// Marshal writes a message.
+func (m *Started) Marshal() []byte {
+	w := &writer{b: []byte{kindStarted}}
+	w.u64(m.ID)
+	w.u64(m.Pid)
+	return w.b
+}
+
+// Marshal writes a message.
+func (m *Exited) Marshal() []byte {
+	w := &writer{b: []byte{kindExited}}
+	w.u64(m.ID)
+	w.i64(m.Code)
+	w.u64(m.Signal)
+	return w.b
+}
+
+// Unmarshal reads one message of any kind and returns a pointer to it.
+func Unmarshal(b []byte) (any, error) {
+	if len(b) == 0 {
+		return nil, ErrMalformed
+	}
+	r := &reader{b: b[1:]}
+	var m any
+	switch b[0] {
+	case kindConfig:
+		c := &Config{Version: r.u64()}
+		if c.Version != Version {
+			return nil, fmt.Errorf("%w: version %d, want %d", ErrMalformed, c.Version, Version)
+		}
+		c.Hostname = r.str()
+		c.TmpBytes, c.TmpInodes = r.u64(), r.u64()
+		c.Opt, c.Loopback = r.flag(), r.flag()
+		c.MaskFiles, c.MaskDirs, c.ReadOnly = r.strs(), r.strs(), r.strs()
+		c.UID, c.GID = uint32(r.u64()), uint32(r.u64())
+		c.InitFilter, c.ExecFilter = r.bytes(), r.bytes()
+		m = c
+	case kindExec:
+		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs()}
+	case kindSignal:
+		m = &Signal{ID: r.u64(), Signal: r.u64()}
+	case kindRoot:
+		m = &Root{}
+	case kindReady:
+		m = &Ready{Version: r.u64(), LandlockABI: r.u64()}
+	case kindFailed:
+		m = &Failed{ID: r.u64(), Step: r.str(), Errno: r.u64(), Text: r.str()}
+	case kindStarted:
+		m = &Started{ID: r.u64(), Pid: r.u64()}
+	case kindExited:
+		m = &Exited{ID: r.u64(), Code: r.i64(), Signal: r.u64()}
+	default:
+		return nil, fmt.Errorf("%w: kind %d", ErrMalformed, b[0])
+	}
+	if err := r.done(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
