@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -17,18 +18,19 @@ const guestDir = "../build/guests"
 var testLimits = Limits{Wall: 5 * time.Second, CPU: 2 * time.Second, Memory: 64 << 20,
 	Output: 1 << 20, Result: 1 << 20, Calls: 100, Requests: 5, Concurrency: 8}
 
+// shared is the in-process pool of all tests that need no own one.
+var shared Pool
+
 func newPool(t testing.TB) Pool {
 	t.Helper()
-	p, err := NewInProcess(context.Background(), Config{GuestDir: guestDir, CacheDir: testCache})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
+	if shared == nil {
+		p, err := NewInProcess(context.Background(), Config{GuestDir: guestDir, CacheDir: testCache})
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	return p
+		shared = p
+	}
+	return shared
 }
 
 func newWorkers(t testing.TB, n int) *workerPool {
@@ -103,4 +105,16 @@ func run1(t testing.TB, p Pool, r *Request, h Host) *Result {
 		t.Fatal(err)
 	}
 	return res
+}
+
+func asError[T error](err error, target *T) bool { return errors.As(err, target) }
+
+// waitFor waits until a condition holds, and fails the test if it does not.
+func waitFor(t testing.TB, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatal("what was waited for did not happen")
+		}
+	}
 }

@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	}
 	testCache = dir
 	code := m.Run()
+	if shared != nil {
+		shared.Close()
+	}
 	os.RemoveAll(dir)
 	os.Exit(code)
 }

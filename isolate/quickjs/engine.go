@@ -38,8 +38,8 @@ type Options struct {
 	Unmetered bool
 }
 
-// DefaultQuantum is about 100 µs of work.
-const DefaultQuantum = 100_000
+// DefaultQuantum is 60 to 200 µs of work.
+const DefaultQuantum = 1_000_000
 
 const (
 	fuelExport   = "isolate_fuel"
@@ -290,6 +290,10 @@ func (e *Engine) Stats() Stats {
 // Close ends the engine. VMs that are still out must not be used any more.
 func (e *Engine) Close() error {
 	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
 	e.closed = true
 	idle := e.idle
 	e.idle = nil
