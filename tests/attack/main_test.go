@@ -1,0 +1,186 @@
+package attack
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/kernel"
+	"sandboxd/jail"
+	"sandboxd/tests/internal/leftovers"
+)
+
+const (
+	uidBase = 0x36000000
+	// Limits of the attacked jails: small, so that reaching them is quick.
+	openFiles = 256
+	pids      = 128
+	disk      = 32 << 20
+)
+
+// The jails' manager, made once, and the probe's file.
+var (
+	manager *jail.Manager
+	probe   string
+)
+
+func TestMain(m *testing.M) {
+	if n := len(kernel.HelperArgs); len(os.Args) > n && os.Args[1] == kernel.HelperArgs[0] {
+		os.Exit(kernel.Main(os.Args[n+1:]))
+	}
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "attack:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	before, err := leftovers.Take()
+	if err != nil {
+		return 1, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "sandboxd-attack-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() {
+		if err == nil {
+			err = nothingLeft(before)
+		}
+	}()
+	defer os.RemoveAll(dir)
+	// Tenants come through here with their own ids.
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return 1, err
+	}
+	initPath := filepath.Join(dir, "sandbox-init")
+	probe = filepath.Join(dir, "probe")
+	for path, pkg := range map[string]string{initPath: "sandboxd/cmd/sandbox-init", probe: "sandboxd/tests/attack/probe"} {
+		build := exec.CommandContext(ctx, "go", "build", "-o", path, pkg)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return 1, fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+		}
+	}
+	features := kernel.Probe(ctx, "/proc/self/exe")
+	cgroup := filepath.Join(features.CgroupV2Dir, fmt.Sprintf("sandboxd-attack-%d", os.Getpid()))
+	if err := os.Mkdir(cgroup, 0o755); err != nil {
+		return 1, err
+	}
+	defer func() {
+		if rmErr := unix.Rmdir(cgroup); err == nil && rmErr != nil {
+			err = fmt.Errorf("remove the cgroup: %w", rmErr)
+		}
+	}()
+	manager, err = jail.New(ctx, jail.Config{
+		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), CgroupDir: cgroup, BestEffort: true,
+		InitPath: initPath, UIDBase: uidBase, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	if err != nil {
+		return 1, err
+	}
+	code = m.Run()
+	return code, manager.Close(ctx)
+}
+
+// nothingLeft compares the machine with what it was.
+func nothingLeft(before leftovers.Inventory) error {
+	left, err := leftovers.Settle(before, 20*time.Second)
+	if err != nil {
+		return err
+	}
+	var ours []string
+	for _, l := range left {
+		// Others work on this machine too; what is ours carries our name.
+		if strings.Contains(l, "attack") {
+			ours = append(ours, l)
+		}
+	}
+	if len(ours) > 0 {
+		return fmt.Errorf("left behind: %q", ours)
+	}
+	return nil
+}
+
+// newJail makes a jail with the probe in its workspace; it ends with the test.
+func newJail(t *testing.T, tenant string) *jail.Jail {
+	t.Helper()
+	j, err := manager.Create(t.Context(), jail.Spec{
+		Tenant: tenant, Template: "host", Ephemeral: true, CABundle: []byte("# no certificate\n"), Resolvers: []string{"192.0.2.53"},
+		Limits: jail.Limits{OpenFiles: openFiles, Pids: pids, Disk: disk},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := j.Destroy(context.WithoutCancel(t.Context()), "destroyed"); err != nil {
+			t.Errorf("destroy %s: %v", tenant, err)
+		}
+	})
+	file, err := os.Open(probe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := j.WriteFile(t.Context(), "/workspace/probe", file, 0o755, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// output runs the probe and returns what it printed.
+func output(t *testing.T, j *jail.Jail, args ...string) []byte {
+	t.Helper()
+	p, err := j.Exec(t.Context(), jail.ExecSpec{
+		ID: "probe-" + strings.Join(args, "-") + fmt.Sprint(time.Now().UnixNano()), Argv: append([]string{"/workspace/probe"}, args...),
+		Timeout: 5 * time.Minute, Output: 16 << 20,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exit, err := p.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	for e, err := range p.Events(t.Context(), 0, false) {
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case e.Kind == jail.EventStdout:
+			out.Write(e.Data)
+		case e.Kind == jail.EventStderr:
+			errs.Write(e.Data)
+		}
+	}
+	if exit.Code != 0 {
+		t.Fatalf("probe %q ended with %+v\n%s%s", args, exit, out.Bytes(), errs.Bytes())
+	}
+	return out.Bytes()
+}
+
+// decode is output as JSON.
+func decode[T any](t *testing.T, j *jail.Jail, args ...string) T {
+	t.Helper()
+	var v T
+	out := output(t, j, args...)
+	if err := json.Unmarshal(out, &v); err != nil {
+		t.Fatalf("probe %q printed %q: %v", args, out, err)
+	}
+	return v
+}
