@@ -35,11 +35,11 @@ func TestAttempts(t *testing.T) {
 		}
 		got[l.ID] = l.Got
 	}
-	want := expected(t, got)
+	want := expected()
 	for _, id := range slices.Sorted(maps.Keys(want)) {
 		if g, tried := got[id]; !tried {
 			t.Errorf("%s: not tried", id)
-		} else if g != want[id] {
+		} else if !matches(g, want[id]) {
 			t.Errorf("%s:\n got %q\nwant %q", id, g, want[id])
 		}
 	}
@@ -57,6 +57,13 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
+// Kernels since 6.14 pass these two by every seccomp filter: they are how a probed
+// program returns to the kernel. From anywhere else they end the caller (SIGILL).
+const (
+	uretprobe = 335
+	uprobe    = 336
+)
+
 // TestSweep makes every system call number that the list refuses, in a jail, and
 // wants the list's answer: the filter that is loaded is the one that was
 // compiled. (That the compiled one says what the list says is internal/seccomp's
@@ -68,6 +75,9 @@ func TestSweep(t *testing.T) {
 	}
 	want := map[string]string{}
 	for nr := range 600 {
+		if nr == uretprobe || nr == uprobe {
+			continue
+		}
 		answer, err := bpf.Eval(prog, bpf.Data{Nr: uint32(nr), Arch: seccomp.Arch()})
 		if err != nil {
 			t.Fatal(err)
@@ -91,13 +101,7 @@ func TestSweep(t *testing.T) {
 // TestSockets tries every family with every type and protocol (B09).
 func TestSockets(t *testing.T) {
 	got := decode[map[string]string](t, newJail(t, "sockets"), "sockets")
-	want := map[string]string{}
-	add := func(family, kind int, proto []int, text string) {
-		for _, p := range proto {
-			want[fmt.Sprint(family, " ", kind, " ", p)] = text
-		}
-	}
-	socketsExpected(add)
+	want := expectedSockets()
 	for _, key := range slices.Sorted(maps.Keys(got)) {
 		if w, known := want[key]; !known {
 			t.Errorf("family, type, protocol %s: got %q, want EAFNOSUPPORT", key, got[key])
@@ -123,7 +127,7 @@ func TestWorkingDirectories(t *testing.T) {
 		cwds = append(cwds, fmt.Sprintf("/proc/self/fd/%d", fd))
 	}
 	for _, cwd := range cwds {
-		p, err := j.Exec(t.Context(), jail.ExecSpec{ID: "cwd" + strings.ReplaceAll(cwd, "/", "-"), Argv: []string{"/bin/pwd"}, Cwd: cwd})
+		p, err := j.Exec(t.Context(), jail.ExecSpec{Argv: []string{"/bin/pwd"}, Cwd: cwd})
 		if err == nil {
 			exit, err := p.Wait(t.Context())
 			t.Errorf("cwd %s: a command was started, %+v, %v", cwd, exit, err)

@@ -147,8 +147,7 @@ func newJail(t *testing.T, tenant string) *jail.Jail {
 func output(t *testing.T, j *jail.Jail, args ...string) []byte {
 	t.Helper()
 	p, err := j.Exec(t.Context(), jail.ExecSpec{
-		ID: "probe-" + strings.Join(args, "-") + fmt.Sprint(time.Now().UnixNano()), Argv: append([]string{"/workspace/probe"}, args...),
-		Timeout: 5 * time.Minute, Output: 16 << 20,
+		Argv: append([]string{"/workspace/probe"}, args...), Timeout: 5 * time.Minute, Output: 16 << 20,
 	})
 	if err != nil {
 		t.Fatal(err)

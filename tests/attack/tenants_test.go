@@ -46,13 +46,13 @@ func leaveCanary(t *testing.T, j *jail.Jail, word string) (left string, end func
 
 // everything is what a canary leaves in a jail that lets it.
 const everything = "/workspace/canary, /tmp/canary, /dev/shm/canary, /var/tmp/canary, /home/user/canary, " +
-	"shared memory, semaphore, message queue, posix queue, abstract socket"
+	"shared memory, semaphore, message queue, abstract socket"
 
 // notFound is what another tenant finds of it.
 var notFound = map[string]string{
 	"/workspace/canary": "ENOENT", "/tmp/canary": "ENOENT", "/dev/shm/canary": "ENOENT", "/var/tmp/canary": "ENOENT",
 	"/home/user/canary": "ENOENT", "shared memory": "ENOENT", "semaphore": "ENOENT", "message queue": "ENOENT",
-	"posix queue": "ENOENT", "abstract socket": "ECONNREFUSED", "processes": "",
+	"abstract socket": "ECONNREFUSED", "processes": "",
 }
 
 // One tenant sees nothing of another one who is there at the same time, nor of

@@ -23,7 +23,6 @@ func init() {
 const (
 	canaryKey    = 0x5eed5eed
 	canarySocket = "@canary"
-	canaryQueue  = "canary"
 )
 
 var canaryFolders = []string{"/workspace", "/tmp", "/dev/shm", "/var/tmp", "/home/user"}
@@ -58,9 +57,6 @@ func leave(args []string) error {
 	if _, _, errno := unix.Syscall(unix.SYS_MSGGET, canaryKey, unix.IPC_CREAT|0o666, 0); errno == 0 {
 		left = append(left, "message queue")
 	}
-	if _, _, errno := unix.Syscall6(unix.SYS_MQ_OPEN, str(canaryQueue), unix.O_CREAT|unix.O_RDWR, 0o666, 0, 0, 0); errno == 0 {
-		left = append(left, "posix queue")
-	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
 		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: canarySocket}), unix.Listen(fd, 1))
@@ -85,7 +81,6 @@ func look([]string) error {
 	note("shared memory", err)
 	note("semaphore", call(unix.SYS_SEMGET, canaryKey, 1, 0o666))
 	note("message queue", call(unix.SYS_MSGGET, canaryKey, 0o666))
-	note("posix queue", call(unix.SYS_MQ_OPEN, str(canaryQueue), unix.O_RDWR, 0, 0))
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
 		err = unix.Connect(fd, &unix.SockaddrUnix{Name: canarySocket})

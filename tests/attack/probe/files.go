@@ -61,6 +61,7 @@ func files() map[string]func() string {
 		"C06 ioctl on a device":      deviceIoctl,
 		"C07 nest Landlock":          nestLandlock,
 		"C09 folders to write in":    writableFolders,
+		"C08 POSIX message queue":    raw(unix.SYS_MQ_OPEN, str("probe"), unix.O_CREAT|unix.O_RDWR, 0o600, 0),
 		"C10 symlink to init's root": func() string { return throughLink("/proc/1/root/etc/shadow") },
 		"C10 read /etc/shadow":       opens("/etc/shadow", unix.O_RDONLY),
 		"C10 host's files":           hostFiles,

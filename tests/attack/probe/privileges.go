@@ -45,7 +45,6 @@ func privileges() map[string]func() string {
 		"A13 lower oom score":           func() string { return text(os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)) },
 		"A14 mount cgroup":              func() string { return text(unix.Mount("c", "/tmp", "cgroup", 0, "")) },
 		"A14 mount cgroup2":             func() string { return text(unix.Mount("c", "/tmp", "cgroup2", 0, "")) },
-		"A14 see cgroup":                func() string { return strings.TrimSpace(slurp("/proc/self/cgroup")) },
 		"A15 writable under /proc/sys":  func() string { return writableUnder("/proc/sys") },
 		"A15 core_pattern":              opens("/proc/sys/kernel/core_pattern", unix.O_WRONLY),
 		"A15 sysrq-trigger":             opens("/proc/sysrq-trigger", unix.O_WRONLY),

@@ -26,7 +26,6 @@ func sockets() map[string]func() string {
 		"B12 tcp ulp":           option(unix.AF_INET, unix.IPPROTO_TCP, 31, 4),
 		"B12 attach bpf":        option(unix.AF_INET, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, 4),
 		"B12 mark":              option(unix.AF_INET, unix.SOL_SOCKET, unix.SO_MARK, 4),
-		"B12 bind to device":    option(unix.AF_INET, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, 4),
 		"B12 transparent":       option(unix.AF_INET, unix.IPPROTO_IP, unix.IP_TRANSPARENT, 4),
 		"B12 debug":             option(unix.AF_INET, unix.SOL_SOCKET, unix.SO_DEBUG, 4),
 		"B12 force buffer":      option(unix.AF_INET, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4),

@@ -24,7 +24,6 @@ func atStart() []line {
 	}
 	for _, field := range []string{
 		"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Uid", "Gid", "Groups",
-		"Speculation_Store_Bypass",
 	} {
 		out = append(out, line{"A13 status " + field, statusField("/proc/self/status", field)})
 	}
