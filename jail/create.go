@@ -98,7 +98,7 @@ func (j *Jail) build(ctx context.Context) (err error) {
 	if err := j.conn.Send(j.config().Marshal(), trees...); err != nil {
 		return fmt.Errorf("jail: %w", err)
 	}
-	if err := j.letGo(ctx, child, gate); err != nil {
+	if err := j.letGo(child, gate); err != nil {
 		return j.initFailure(child, err)
 	}
 	if err := j.awaitReady(ctx); err != nil {
@@ -220,12 +220,17 @@ func (m *Manager) bundle(pem []byte) (string, error) {
 	return path, nil
 }
 
-// makeCgroups makes the jail's group with its limits, before anything is in it.
+// makeCgroups makes the jail's group with its limits, before anything is in it:
+// moving a process later, or passing controllers on above one, waits for every
+// processor (milliseconds), cloning into a group does not.
 func (j *Jail) makeCgroups() error {
 	if err := j.cgroup.make(); err != nil {
 		return err
 	}
 	if err := j.cgroup.limit(j.limits, j.m.host.controllers); err != nil {
+		return err
+	}
+	if err := j.cgroup.enable(j.m.host.controllers); err != nil {
 		return err
 	}
 	if err := j.cgroup.child("init").make(); err != nil {
@@ -276,7 +281,7 @@ func (j *Jail) config() *wire.Config {
 }
 
 // clone starts sandbox-init's process; it waits at the gate before it has done
-// anything but enter its cgroup namespace.
+// anything.
 func (j *Jail) clone() (*sys.Child, *os.File, error) {
 	ours, theirs, err := ipc.Pair()
 	if err != nil {
@@ -290,7 +295,7 @@ func (j *Jail) clone() (*sys.Child, *os.File, error) {
 	}
 	defer childGate.Close()
 	p := j.initProgram(int(theirs.Fd()), int(childGate.Fd()))
-	cg, err := unix.Open(string(j.cgroup), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	cg, err := unix.Open(string(j.cgroup.child("init")), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		gate.Close()
 		return nil, nil, fmt.Errorf("jail: cgroup: %w", err)
@@ -339,12 +344,7 @@ func (j *Jail) initProgram(socket, gate int) *sys.Program {
 	p := &sys.Program{}
 	p.Descriptors(null, null, null, socket, int(j.m.initFile.Fd()), gate)
 	p.CloseOnExec(initExe)
-	// The cgroup namespace's root is where the process is now, the jail's group;
-	// at the gate it is moved to init/.
-	p.Call("cgroup namespace", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
-	b := p.Bytes(make([]byte, 1))
-	p.CallMin("gate", 1, unix.SYS_WRITE, initGate, b, 1)
-	p.CallMin("gate", 1, unix.SYS_READ, initGate, b, 1)
+	p.CallMin("gate", 1, unix.SYS_READ, initGate, p.Bytes(make([]byte, 1)), 1)
 	p.Call("setsid", unix.SYS_SETSID)
 	p.IDs(0, 0)
 	p.Call("pdeathsig", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
@@ -378,25 +378,14 @@ func (j *Jail) rlimits() map[int]uint64 {
 	}
 }
 
-// letGo maps the ids of the waiting child, moves it to its group and opens the
-// gate.
-func (j *Jail) letGo(ctx context.Context, child *sys.Child, gate *os.File) error {
+// letGo maps the ids of the waiting child and opens the gate.
+func (j *Jail) letGo(child *sys.Child, gate *os.File) error {
 	pid := strconv.Itoa(child.Pid)
 	mapping := fmt.Sprintf("0 %d %d\n", j.uid, uidRange)
 	for _, file := range []string{"uid_map", "gid_map"} {
 		if err := j.m.writeProc(pid+"/"+file, mapping); err != nil {
 			return err
 		}
-	}
-	if err := await(ctx, gate); err != nil {
-		return err
-	}
-	if err := j.cgroup.child("init").write("cgroup.procs", pid); err != nil {
-		return err
-	}
-	// Only now: a group that passes controllers on may have no process in it.
-	if err := j.cgroup.enable(j.m.host.controllers); err != nil {
-		return err
 	}
 	if _, err := gate.Write([]byte{1}); err != nil {
 		return fmt.Errorf("jail: gate: %w", err)

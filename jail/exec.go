@@ -148,7 +148,8 @@ func (p *Process) start(ctx context.Context) error {
 		return err
 	}
 	err = p.passGate(ctx, gate)
-	gate.Close()
+	// Not before it runs: the child still writes to its end.
+	defer gate.Close()
 	if err == nil {
 		err = p.awaitStart(ctx)
 	}

@@ -71,7 +71,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 
 func (m *Manager) open(ctx context.Context) error {
 	steps := []func(context.Context) error{
-		m.checkKernel, m.openFolders, m.openCgroups, m.probeProc, m.compileFilters, m.openInit, m.startThreads,
+		m.checkKernel, m.openFolders, m.probeProc, m.compileFilters, m.openInit, m.startSpawner, m.openCgroups,
 	}
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
@@ -242,7 +242,7 @@ func (m *Manager) openInit(context.Context) (err error) {
 	return err
 }
 
-func (m *Manager) startThreads(context.Context) (err error) {
+func (m *Manager) startSpawner(context.Context) (err error) {
 	base := filepath.Join(m.cfg.RunDir, "base")
 	if err := removeAll(base); err != nil {
 		return err
@@ -250,8 +250,11 @@ func (m *Manager) startThreads(context.Context) (err error) {
 	if err := makeSkeleton(base, m.host.opt); err != nil {
 		return err
 	}
-	if m.spawn, err = newSpawner(base, m.host.opt); err != nil {
+	if m.spawn, err = newSpawner(base, m.host.opt, group(m.cfg.CgroupDir)); err != nil {
 		return fmt.Errorf("jail: %w", err)
+	}
+	if m.spawn.ownCgroupNS != nil {
+		m.log.Warn("jails will see the path of their cgroup", "reason", m.spawn.ownCgroupNS)
 	}
 	if m.homeNet, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 		return fmt.Errorf("jail: network namespace: %w", err)

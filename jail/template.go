@@ -1,6 +1,7 @@
 package jail
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -31,16 +32,65 @@ var devices = map[string]uint64{
 type spawner struct {
 	jobs chan func()
 	done chan struct{}
+	// ownCgroupNS is why the thread has no cgroup namespace of its own, nil if
+	// it has.
+	ownCgroupNS error
 }
 
-// newSpawner builds the template over the skeleton folder base.
-func newSpawner(base string, opt bool) (*spawner, error) {
+// enterCgroupNS moves this thread to a new cgroup namespace whose root is top,
+// so that /proc/self/cgroup in a jail shows no path of the host. A namespace's
+// root is the group of the process that makes it; so a child is cloned into top
+// while top may still have processes (it passes no controllers on yet), makes
+// the namespace, and this thread joins it.
+//
+// One for all jails: a root of each jail's own would have to be its group,
+// which passes controllers on and so may never have a process.
+func enterCgroupNS(top group) error {
+	cg, err := unix.Open(string(top), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(cg)
+	gate, childGate, err := gatePair()
+	if err != nil {
+		return err
+	}
+	defer gate.Close()
+	p := &sys.Program{}
+	p.Descriptors(int(childGate.Fd()))
+	p.Call("cgroup namespace", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
+	b := p.Bytes(make([]byte, 1))
+	p.CallMin("gate", 1, unix.SYS_WRITE, 0, b, 1)
+	p.CallMin("gate", 1, unix.SYS_READ, 0, b, 1)
+	child, err := p.Start(0, cg)
+	childGate.Close()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(child.PidFD)
+	if err = await(context.Background(), gate); err == nil {
+		err = unix.Setns(child.PidFD, unix.CLONE_NEWCGROUP)
+	}
+	gate.Close()
+	unix.Wait4(child.Pid, nil, unix.WALL, nil)
+	own := child.Finish()
+	if err != nil {
+		return errors.Join(err, own)
+	}
+	return nil
+}
+
+// newSpawner builds the template over the skeleton folder base. The thread's
+// cgroup namespace, which jails inherit, has the group top as its root if that
+// can be had; see enterCgroupNS.
+func newSpawner(base string, opt bool, top group) (*spawner, error) {
 	s := &spawner{jobs: make(chan func()), done: make(chan struct{})}
 	ready := make(chan error, 1)
 	go func() {
 		// Never unlocked: with the goroutine the thread ends.
 		runtime.LockOSThread()
 		defer close(s.done)
+		s.ownCgroupNS = enterCgroupNS(top)
 		err := buildTemplate(base, opt)
 		ready <- err
 		if err != nil {

@@ -2,7 +2,6 @@ package sys
 
 import (
 	"errors"
-	"fmt"
 	"runtime"
 	"sync/atomic"
 	"unsafe"
@@ -41,7 +40,6 @@ type cloneArgs struct {
 func rawSpawn(args unsafe.Pointer, size uintptr, prog unsafe.Pointer, all *uint64, old *uint64) (ret int64)
 
 const (
-	stackSize        = 16 << 10
 	cloneClearHands  = 0x100000000 // CLONE_CLEAR_SIGHAND
 	cloneIntoCgroup  = 0x200000000 // CLONE_INTO_CGROUP
 	cloneFlagsAlways = unix.CLONE_VM | unix.CLONE_PIDFD | cloneClearHands
@@ -122,9 +120,8 @@ type Child struct {
 	Pid   int
 	PidFD int // close-on-exec; the caller's to close
 
-	prog  *program
-	p     *Program
-	stack []byte
+	prog *program
+	p    *Program
 }
 
 // Start runs p in a new process made with the namespace flags, in the cgroup
@@ -136,22 +133,12 @@ func (p *Program) Start(namespaces uint64, cgroupFD int) (*Child, error) {
 	if len(p.ops) == 0 {
 		return nil, errors.New("sys: empty program")
 	}
-	stack, err := unix.Mmap(-1, 0, stackSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		return nil, fmt.Errorf("sys: child stack: %w", err)
-	}
-	c := &Child{
-		prog:  &program{ops: &p.ops[0], count: int64(len(p.ops))},
-		p:     p,
-		stack: stack,
-	}
+	c := &Child{prog: &program{ops: &p.ops[0], count: int64(len(p.ops))}, p: p}
 	var pidfd int32
 	args := &cloneArgs{
 		flags:      cloneFlagsAlways | namespaces,
 		pidfd:      uint64(uintptr(unsafe.Pointer(&pidfd))),
 		exitSignal: uint64(unix.SIGCHLD),
-		stack:      uint64(uintptr(unsafe.Pointer(&stack[0]))),
-		stackSize:  stackSize,
 	}
 	if cgroupFD >= 0 {
 		args.flags |= cloneIntoCgroup
@@ -162,7 +149,6 @@ func (p *Program) Start(namespaces uint64, cgroupFD int) (*Child, error) {
 	runtime.KeepAlive(args)
 	runtime.KeepAlive(&pidfd)
 	if ret < 0 {
-		unix.Munmap(stack)
 		return nil, &StepError{Step: "clone", Errno: unix.Errno(-ret)}
 	}
 	c.Pid, c.PidFD = int(ret), int(pidfd)
@@ -172,10 +158,6 @@ func (p *Program) Start(namespaces uint64, cgroupFD int) (*Child, error) {
 // Finish returns the *StepError of a child that ended before it executed a
 // program, and frees what the child needed until then.
 func (c *Child) Finish() error {
-	if c.stack != nil {
-		unix.Munmap(c.stack)
-		c.stack = nil
-	}
 	failed := atomic.LoadInt64(&c.prog.failed)
 	errno := atomic.LoadInt64(&c.prog.errno)
 	steps := c.p.steps

@@ -2,8 +2,8 @@
 
 // The child of rawSpawn shares the parent's memory and must run no Go code (no
 // stack growth, no write barrier, no race detector), so the whole of it is
-// here: a loop that makes the system calls of a prepared list on a stack of its
-// own. Offsets are those of struct program and struct op in spawn.go; a test
+// here: a loop that makes the system calls of a prepared list and touches no
+// stack (it has its parent's stack pointer). Offsets are those of struct program and struct op in spawn.go; a test
 // compares them.
 
 #define SYS_rt_sigprocmask 14
