@@ -3,66 +3,187 @@ package netproxy
 import (
 	"context"
 	"errors"
-	"net/http"
-	"time"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
 
+	"sandboxd/netproxy/internal/control"
+	"sandboxd/netproxy/internal/egress"
+	"sandboxd/netproxy/internal/proxy"
 	"sandboxd/policy"
 )
 
+// DefaultSynthetic is the range of DNS answers: reserved for benchmarks, so
+// nothing that a sandbox may reach has one of these addresses.
+var DefaultSynthetic = netip.MustParsePrefix("198.18.0.0/15")
+
 // A Proxy is the running egress network and proxy process.
-type Proxy struct{}
+type Proxy struct {
+	cfg     Config
+	network *egress.Network
+	child   *child
+	peer    *control.Peer
+
+	mu       sync.Mutex
+	links    map[string]*Link // by tenant
+	nextLink uint64
+	previews map[string]Preview // by label
+	closing  bool
+}
 
 // Start makes the egress namespace and starts the proxy process. It returns
 // when that process is confined and serves.
-func Start(ctx context.Context, cfg Config) (*Proxy, error) { return nil, errors.ErrUnsupported }
-
-// Attach makes a network namespace whose only neighbour is the proxy.
-func (p *Proxy) Attach(ctx context.Context, tenant string) (*Link, error) {
-	return nil, errors.ErrUnsupported
+func Start(ctx context.Context, cfg Config) (*Proxy, error) {
+	defer func() {
+		for _, f := range cfg.Credentials {
+			f.Close()
+		}
+	}()
+	if cfg.OnDecision == nil || cfg.Log == nil {
+		return nil, errors.New("netproxy: OnDecision and Log must be set")
+	}
+	if !cfg.Synthetic.IsValid() {
+		cfg.Synthetic = DefaultSynthetic
+	}
+	roots, err := HostRoots()
+	if err != nil {
+		return nil, err
+	}
+	network, err := egress.New(cfg.Links)
+	if err != nil {
+		return nil, fmt.Errorf("netproxy: %w", err)
+	}
+	p := &Proxy{cfg: cfg, network: network, links: map[string]*Link{}, previews: map[string]Preview{}}
+	if err := p.startChild(ctx, roots); err != nil {
+		return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
+	}
+	return p, nil
 }
 
-// Close takes the link down and closes NetNS. It may be called again.
-func (l *Link) Close() error { return nil }
+// startChild runs the process and gives it what it needs before it confines
+// itself: credentials (unread here), roots, the preview listener.
+func (p *Proxy) startChild(ctx context.Context, roots []byte) error {
+	var err error
+	if p.child, err = startChild(p.cfg, p.handle); err != nil {
+		return err
+	}
+	p.peer = p.child.peer
+	if err := p.sendCredentials(ctx); err != nil {
+		return err
+	}
+	hello := control.Hello{
+		Roots: roots, PreviewBase: p.cfg.PreviewBase, Synthetic: p.cfg.Synthetic, Limits: p.cfg.Limits,
+	}
+	var files []*os.File
+	if p.cfg.Preview != nil {
+		l, ok := p.cfg.Preview.(interface{ File() (*os.File, error) })
+		if !ok {
+			return errors.New("netproxy: the preview listener has no descriptor")
+		}
+		f, err := l.File()
+		if err != nil {
+			return fmt.Errorf("netproxy: preview listener: %w", err)
+		}
+		defer f.Close()
+		hello.Preview, files = true, []*os.File{f}
+	}
+	if _, err := p.peer.Call(ctx, control.MethodHello, hello, nil, files...); err != nil {
+		return fmt.Errorf("netproxy: the proxy process did not start: %w", err)
+	}
+	return nil
+}
+
+func (p *Proxy) sendCredentials(ctx context.Context) error {
+	const atOnce = 8
+	var names []string
+	var files []*os.File
+	send := func() error {
+		if len(names) == 0 {
+			return nil
+		}
+		_, err := p.peer.Call(ctx, control.MethodCredentials, control.Credentials{Names: names}, nil, files...)
+		names, files = nil, nil
+		if err != nil {
+			return fmt.Errorf("netproxy: credentials: %w", err)
+		}
+		return nil
+	}
+	for name, f := range p.cfg.Credentials {
+		names, files = append(names, name), append(files, f)
+		if len(names) == atOnce {
+			if err := send(); err != nil {
+				return err
+			}
+		}
+	}
+	return send()
+}
+
+// call asks the proxy process.
+func (p *Proxy) call(ctx context.Context, method string, in, out any, files ...*os.File) error {
+	_, err := p.peer.Call(ctx, method, in, out, files...)
+	if errors.Is(err, control.ErrClosed) {
+		return ErrClosed
+	}
+	if err != nil {
+		return fmt.Errorf("netproxy: %s: %w", method, err)
+	}
+	return nil
+}
 
 // SetRules replaces what the tenant may reach, in one step. Requests and
-// tunnels that the new rules no longer grant are cut.
+// tunnels that the new rules no longer grant are cut. After an error nothing
+// is granted.
 func (p *Proxy) SetRules(ctx context.Context, tenant string, rules []policy.Rule) error {
-	return errors.ErrUnsupported
-}
-
-// Fetch returns the way out for one run of an isolate. A refusal is a
-// *DeniedError. Callers that are done with it call CloseIdleConnections on an
-// http.Client around it, or on the value itself.
-func (p *Proxy) Fetch(tenant, runID string) http.RoundTripper { return nil }
-
-// Expose publishes a port of the tenant's jail under an unguessable host name.
-func (p *Proxy) Expose(ctx context.Context, tenant string, port uint16, ttl time.Duration) (Preview, error) {
-	return Preview{}, errors.ErrUnsupported
-}
-
-// Ports lists what the tenant has published.
-func (p *Proxy) Ports(tenant string) []Preview { return nil }
-
-// Unexpose withdraws a published port; open connections are cut.
-func (p *Proxy) Unexpose(ctx context.Context, tenant string, port uint16) error {
-	return errors.ErrUnsupported
+	if err := policy.ValidTenant(tenant); err != nil {
+		return err
+	}
+	return p.call(ctx, control.MethodRules, control.Rules{Tenant: tenant, Rules: rules}, nil)
 }
 
 // RemoveTenant ends everything the tenant has here: link, rules, previews.
 func (p *Proxy) RemoveTenant(ctx context.Context, tenant string) error {
-	return errors.ErrUnsupported
+	p.mu.Lock()
+	l := p.links[tenant]
+	for label, v := range p.previews {
+		if v.Tenant == tenant {
+			delete(p.previews, label)
+		}
+	}
+	p.mu.Unlock()
+	err := p.call(ctx, control.MethodRemove, control.Remove{Tenant: tenant}, nil)
+	if l != nil {
+		err = errors.Join(err, l.Close())
+	}
+	return err
 }
 
-// Close ends the proxy process and the egress namespace.
-func (p *Proxy) Close(ctx context.Context) error { return nil }
+// Close ends the proxy process and the egress namespace. It returns when the
+// process is reaped and every device is gone.
+func (p *Proxy) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closing = true
+	links := p.links
+	p.links = map[string]*Link{}
+	clear(p.previews)
+	p.mu.Unlock()
+	var err error
+	if p.child != nil {
+		err = p.child.stop(ctx)
+	}
+	for _, l := range links {
+		l.once.Do(func() { l.link.Close() })
+	}
+	if p.cfg.Preview != nil {
+		_ = p.cfg.Preview.Close()
+	}
+	return errors.Join(err, p.network.Close(ctx))
+}
 
 // Done is closed when the proxy process has ended, for whatever reason.
-func (p *Proxy) Done() <-chan struct{} { return nil }
-
-// HostRoots returns the certificates, PEM, that this host trusts, also by
-// SSL_CERT_FILE and SSL_CERT_DIR.
-func HostRoots() ([]byte, error) { return nil, errors.ErrUnsupported }
+func (p *Proxy) Done() <-chan struct{} { return p.child.done }
 
 // Main is the role "netproxy": it runs the proxy process on descriptor 3 and
 // does not return.
-func Main() {}
+func Main() { os.Exit(proxy.Main()) }

@@ -6,7 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
+
+	"sandboxd/netproxy/internal/control"
+	"sandboxd/netproxy/internal/egress"
 )
 
 // Config of the egress network and its proxy process.
@@ -29,36 +33,24 @@ type Config struct {
 	// could not be recorded: the request is refused and no secret is used.
 	OnDecision func(context.Context, Decision) error
 	// DialJail connects to a port that a tenant's jail listens on.
+	// An error that wraps ECONNREFUSED means that nothing listens there yet.
 	DialJail func(ctx context.Context, tenant string, port uint16) (*os.File, error)
-	Log      *slog.Logger
+	// Links is the IPv4 range of the veth pairs, a /31 each; it exists in the
+	// egress namespace and the jails alone. Zero means 10.213.0.0/16.
+	Links netip.Prefix
+	// Synthetic is the IPv4 range of DNS answers; nothing has these addresses.
+	// Zero means 198.18.0.0/15.
+	Synthetic netip.Prefix
+	// Limits of each tenant.
+	Limits Limits
+	Log    *slog.Logger
 }
 
 // A Decision is the record of one outgoing request or name lookup.
-type Decision struct {
-	Time   time.Time `json:"time"`
-	Tenant string    `json:"tenant"`
-	RunID  string    `json:"run_id,omitempty"`
-	// Origin is "jail" or "isolate".
-	Origin string `json:"origin"`
-	// Kind is "request", "tunnel" or "dns"; Phase "decided" or "finished".
-	Kind    string     `json:"kind"`
-	Phase   string     `json:"phase"`
-	Allowed bool       `json:"allowed"`
-	Reason  string     `json:"reason,omitempty"` // fixed words such as "no_rule"
-	Rule    string     `json:"rule,omitempty"`
-	Scheme  string     `json:"scheme,omitempty"`
-	Host    string     `json:"host"`
-	Port    uint16     `json:"port,omitempty"`
-	Method  string     `json:"method,omitempty"`
-	Path    string     `json:"path,omitempty"` // without query
-	Address netip.Addr `json:"address,omitzero"`
-	// Credential is a name, never a value.
-	Credential string        `json:"credential,omitempty"`
-	Status     int           `json:"status,omitempty"`
-	BytesOut   int64         `json:"bytes_out"`
-	BytesIn    int64         `json:"bytes_in"`
-	Duration   time.Duration `json:"duration"`
-}
+type Decision = control.Decision
+
+// Limits of one tenant; a field that is not set has its default.
+type Limits = control.Limits
 
 // A Link is one jail's way out: a network namespace with one veth end in it.
 type Link struct {
@@ -74,7 +66,10 @@ type Link struct {
 	// CA is the tenant's own certificate, PEM; its key is in the proxy only.
 	CA []byte
 
-	close func() error
+	proxy *Proxy
+	id    uint64
+	link  *egress.Link
+	once  sync.Once
 }
 
 // A Preview is a published port.

@@ -1,0 +1,89 @@
+package proxy
+
+import (
+	"net"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"sandboxd/netproxy/internal/names"
+)
+
+// answerTTL is short: what a name may be asked for can change at any time.
+const answerTTL = 30
+
+// A nameServer answers one jail. It looks nothing up: a granted name has a
+// synthetic address that leads to this jail's proxy, every other name does not
+// exist.
+type nameServer struct {
+	s *Server
+	t *tenant
+}
+
+// ServeDNS implements dns.Handler.
+func (n *nameServer) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+	m := new(dns.Msg)
+	m.SetReply(q)
+	m.RecursionAvailable = true
+	m.Rcode = n.answer(q, m)
+	_ = w.WriteMsg(m)
+}
+
+func (n *nameServer) answer(q, m *dns.Msg) int {
+	if q.Opcode != dns.OpcodeQuery || q.Response || len(q.Question) != 1 || q.Question[0].Qclass != dns.ClassINET {
+		return dns.RcodeRefused
+	}
+	if !n.t.limiter.Allow() { // step 2
+		return dns.RcodeRefused
+	}
+	question := q.Question[0]
+	h, err := names.Canonical(question.Name)
+	if err != nil || h.IP.IsValid() {
+		return dns.RcodeNameError
+	}
+	rec := &record{s: n.s, start: time.Now()}
+	rec.d.Tenant, rec.d.Origin, rec.d.Kind, rec.d.Host = n.t.name, "jail", "dns", h.Name
+	rec.d.Method = dns.TypeToString[question.Qtype]
+	g := n.t.rules.Load().knows(h)
+	if g == nil {
+		rec.refused("no_rule")
+		return dns.RcodeNameError
+	}
+	rec.granted(g, nil)
+	if question.Qtype == dns.TypeA {
+		rec.d.Address = n.t.address(h, n.s.synthetic)
+	}
+	if !rec.decided() {
+		return dns.RcodeServerFailure
+	}
+	if question.Qtype == dns.TypeA {
+		m.Answer = append(m.Answer, &dns.A{
+			Hdr: dns.RR_Header{Name: question.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: answerTTL},
+			A:   rec.d.Address.AsSlice(),
+		})
+	}
+	return dns.RcodeSuccess // other types: the name exists and has none
+}
+
+// serveDNS runs until the sockets are closed.
+func (n *nameServer) servers(udp net.PacketConn, tcp net.Listener) []*dns.Server {
+	limits := n.s.limits
+	servers := []*dns.Server{
+		{PacketConn: udp, Handler: n, ReadTimeout: limits.Header, WriteTimeout: limits.Header},
+		{Listener: tcp, Handler: n, ReadTimeout: limits.Header, WriteTimeout: limits.Header, MaxTCPQueries: 64},
+	}
+	for _, s := range servers {
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		go func() {
+			if err := s.ActivateAndServe(); err != nil {
+				n.s.log.Debug("dns listener ended", "tenant", n.t.name)
+			}
+		}()
+		select {
+		case <-started:
+		case <-time.After(limits.Header):
+		}
+	}
+	return servers
+}

@@ -1,0 +1,224 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"sync"
+
+	"sandboxd/netproxy/internal/names"
+	"sandboxd/netproxy/internal/strict"
+	"sandboxd/secrets"
+)
+
+// forward decides on one request, makes it and passes the answer on. It
+// reports whether another request may follow on the connection.
+func (c *session) forward(req *request) bool {
+	rec := c.record("request")
+	rec.target(req.scheme, req.host, req.port)
+	rec.d.Method, rec.d.Path = req.head.Method, clip(req.path)
+	g, r := c.decide(req)
+	if r != nil {
+		rec.refused(r.reason)
+		c.refuse(req.head, r)
+		return !r.closing && c.drain(req.head)
+	}
+	ctx, f, ok := c.flight(g, func(set *ruleset) bool {
+		again, _ := set.request(req.scheme, req.host, req.port, req.head.Method, req.path)
+		return again != nil && reflect.DeepEqual(again.Credential, g.Credential)
+	})
+	defer c.land(f)
+	if !ok {
+		rec.refused("revoked")
+		c.refuse(req.head, failed("revoked", req.host))
+		return false
+	}
+	addrs, err := c.s.resolve(ctx, c.t, g, req.host) // step 11
+	if err != nil {
+		r := upstreamRefusal(ctx, err, req.host)
+		rec.refused(r.reason)
+		c.refuse(req.head, r)
+		return !r.closing && c.drain(req.head)
+	}
+	rec.granted(g, addrs)
+	if g.Credential != nil {
+		rec.d.Credential = g.Credential.Name
+	}
+	if !rec.decided() { // step 22: not on record, not done
+		c.refuse(req.head, unrecorded())
+		return c.drain(req.head)
+	}
+	return c.exchange(ctx, f, g, req, rec)
+}
+
+// decide matches the request with the rules in force now (steps 6, 10, 14,
+// 16, 19).
+func (c *session) decide(req *request) (*rule, *refusal) {
+	rules := c.t.rules.Load()
+	wellFormed, canonical := checkPath(req.path)
+	if !wellFormed || !canonical && rules.narrow(req.scheme, req.host, req.port) {
+		return nil, malformed("path_invalid", "the path is not in canonical form")
+	}
+	method := req.head.Method
+	g, why := rules.request(req.scheme, req.host, req.port, method, req.path)
+	if g == nil {
+		return nil, denied(why, req.scheme, req.host, req.port, method, req.path)
+	}
+	if g.Credential != nil && req.scheme != "https" {
+		return nil, denied("cleartext", req.scheme, req.host, req.port, method, req.path)
+	}
+	if up := req.head.Get("Upgrade"); up != "" && !strings.EqualFold(up, "h2c") {
+		return nil, denied("upgrade_denied", req.scheme, req.host, req.port, method, req.path)
+	}
+	return g, nil
+}
+
+// exchange makes the request and passes the answer on.
+func (c *session) exchange(ctx context.Context, f *flight, g *rule, req *request, rec *record) bool {
+	body := strict.NewBody(c.br, req.head)
+	out := c.build(ctx, g, req, body)
+	var redact *secrets.Redactor
+	if g.Credential != nil {
+		var r *refusal
+		if redact, r = c.inject(g, req, out); r != nil {
+			rec.finished(r.reason, r.status, 0, 0)
+			c.refuse(req.head, r)
+			return c.drain(req.head)
+		}
+	}
+	if req.head.Length == 0 && !req.head.Close {
+		c.watch(func() { f.cancel(context.Canceled) })
+	}
+	resp, err := g.pool.roundTrip(req.scheme, req.host, req.port, out) // step 17
+	if err != nil {
+		r := upstreamRefusal(ctx, err, req.host)
+		_, sent := body.Done()
+		rec.finished(r.reason, r.status, sent, 0)
+		r.closing = r.closing || req.head.Length != 0
+		c.refuse(req.head, r)
+		return !r.closing && c.drain(req.head)
+	}
+	defer resp.Body.Close()
+	a := &reply{c: c, req: req, resp: resp, redact: redact, keep: !req.head.Close}
+	if done, _ := body.Done(); !done {
+		// The server answered before it read everything; what is left would be
+		// taken for the next request.
+		a.keep = false
+	}
+	why := a.pass(ctx)
+	done, sent := body.Done()
+	rec.finished(why, a.status, sent, a.n)
+	return why == "" && a.keep && done
+}
+
+// hopByHop are fields about the connection, and those by which a client could
+// speak for another or about the proxy (step 15).
+var hopByHop = map[string]bool{
+	"connection": true, "proxy-connection": true, "keep-alive": true, "te": true, "trailer": true,
+	"transfer-encoding": true, "upgrade": true, "http2-settings": true, "host": true, "content-length": true,
+	"expect": true, "forwarded": true, "via": true, "x-real-ip": true, "alt-svc": true,
+}
+
+func dropped(lower string) bool {
+	return hopByHop[lower] || strings.HasPrefix(lower, "proxy-") || strings.HasPrefix(lower, "x-forwarded-") ||
+		strings.HasPrefix(lower, "sandboxd-")
+}
+
+// build makes a new request (step 15): nothing of the one that was read is
+// sent on as such. What is left out: fields about the connection, fields named
+// by Connection, fields that speak for somebody else.
+func (c *session) build(ctx context.Context, g *rule, req *request, body *strict.Body) *http.Request {
+	named := map[string]bool{}
+	for _, f := range req.head.Fields {
+		if strings.EqualFold(f.Name, "Connection") {
+			for name := range strings.SplitSeq(f.Value, ",") {
+				named[strings.ToLower(strings.Trim(name, " \t"))] = true
+			}
+		}
+	}
+	header := make(http.Header, len(req.head.Fields))
+	for _, f := range req.head.Fields {
+		if lower := strings.ToLower(f.Name); !dropped(lower) && !named[lower] {
+			key := http.CanonicalHeaderKey(f.Name)
+			header[key] = append(header[key], f.Value)
+		}
+	}
+	if _, ok := header["User-Agent"]; !ok {
+		header["User-Agent"] = nil // or the library adds its own
+	}
+	out := &http.Request{
+		Method: req.head.Method,
+		// Opaque sends the very bytes that were matched (step 10).
+		URL: &url.URL{
+			Scheme: req.scheme, Host: req.host.Authority(req.port, 0), Opaque: req.path,
+			RawQuery: strings.TrimPrefix(req.query, "?"), ForceQuery: req.query == "?",
+		},
+		Host:          req.host.Authority(req.port, defaultPort(req.scheme)),
+		Proto:         "HTTP/1.1",
+		ProtoMajor:    1,
+		ProtoMinor:    1,
+		Header:        header,
+		Body:          http.NoBody,
+		ContentLength: max(req.head.Length, -1),
+	}
+	if req.head.Length != 0 {
+		out.Body = &sending{c: c, body: body, expect: req.head.Continue}
+	}
+	return out.WithContext(ctx)
+}
+
+// inject adds the credential, last of all (steps 13 to 16). The transport
+// sends it only over a connection whose server it has verified.
+func (c *session) inject(g *rule, req *request, out *http.Request) (*secrets.Redactor, *refusal) {
+	v, err := c.s.secrets.Get(g.Credential.Name)
+	if err != nil {
+		return nil, &refusal{status: 503, code: "internal", reason: "credential_unavailable", host: req.host.Name,
+			message: "the credential that the rule for " + req.host.Name + " names is not set up"}
+	}
+	// The answer must be readable to be searched, and whole: a range could cut
+	// an echoed value in two.
+	out.Header["Accept-Encoding"] = []string{"identity"}
+	delete(out.Header, "Range")
+	delete(out.Header, "If-Range")
+	if err := secrets.Apply(g.Credential, v, out.Header, out.URL); err != nil {
+		return nil, &refusal{status: 503, code: "internal", reason: "credential_unavailable", host: req.host.Name,
+			message: "the credential that the rule for " + req.host.Name + " names cannot be used"}
+	}
+	return c.s.redactor(g.Credential, v), nil
+}
+
+// sending is a request body; a client that asked first is told to go on when
+// the server is really being sent to.
+type sending struct {
+	c      *session
+	body   *strict.Body
+	expect bool
+	once   sync.Once
+}
+
+func (b *sending) Read(p []byte) (int, error) {
+	if b.expect {
+		b.once.Do(func() { _, _ = io.WriteString(b.c.conn, "HTTP/1.1 100 Continue\r\n\r\n") })
+	}
+	return b.body.Read(p)
+}
+
+func (b *sending) Close() error { return nil }
+
+// clip bounds what goes on record.
+func clip(path string) string {
+	if len(path) > 1024 {
+		return path[:1024]
+	}
+	return path
+}
+
+// sameEndpoint reports whether the rules still tunnel to an endpoint without
+// reading it.
+func sameEndpoint(set *ruleset, h names.Host, port uint16, intercept bool) bool {
+	g, now, _ := set.tunnel(h, port)
+	return g != nil && now == intercept
+}

@@ -1,0 +1,186 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+
+	"sandboxd/netproxy/internal/control"
+	"sandboxd/policy"
+	"sandboxd/secrets"
+)
+
+// A Backend is what the proxy asks of the daemon.
+type Backend interface {
+	// Decide returns nil when the decision is on record (step 22).
+	Decide(ctx context.Context, d *control.Decision) error
+	// Finish reports how it went.
+	Finish(d *control.Decision)
+	// DialJail connects to the port that a preview label stands for.
+	DialJail(ctx context.Context, label string) (net.Conn, error)
+}
+
+// A Server is the state of the proxy process.
+type Server struct {
+	backend   Backend
+	log       *slog.Logger
+	limits    control.Limits
+	synthetic netip.Prefix
+	roots     *x509.CertPool
+	resolver  Resolver
+	secrets   *secrets.Set
+	previews  *previews
+
+	mu        sync.Mutex
+	tenants   map[string]*tenant
+	links     map[uint64]*link
+	redactors map[string]*secrets.Redactor
+}
+
+// NewServer makes a server without tenants: nothing passes yet.
+func NewServer(h control.Hello, set *secrets.Set, backend Backend, log *slog.Logger) (*Server, error) {
+	s := &Server{
+		backend: backend, log: log, limits: h.Limits.Filled(), synthetic: h.Synthetic, secrets: set,
+		roots: x509.NewCertPool(), resolver: &net.Resolver{PreferGo: true, StrictErrors: true},
+		tenants: map[string]*tenant{}, links: map[uint64]*link{}, redactors: map[string]*secrets.Redactor{},
+	}
+	if !s.synthetic.IsValid() || !s.synthetic.Addr().Is4() {
+		return nil, errors.New("no range for synthetic addresses")
+	}
+	if !s.roots.AppendCertsFromPEM(h.Roots) {
+		return nil, errors.New("no root certificate could be read")
+	}
+	return s, nil
+}
+
+func (s *Server) tenant(name string) *tenant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tenants[name]
+	if t == nil {
+		t = newTenant(name, s.limits)
+		s.tenants[name] = t
+	}
+	return t
+}
+
+// Attach serves a jail's sockets and returns its authority's certificate.
+func (s *Server) Attach(id uint64, name string, files []*os.File) ([]byte, error) {
+	l, err := newLink(s, s.tenant(name), files)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.links[id] != nil {
+		go l.close()
+		return nil, fmt.Errorf("link %d is there already", id)
+	}
+	s.links[id] = l
+	return l.ca.pem, nil
+}
+
+// Detach ends a link and returns when its connections are closed.
+func (s *Server) Detach(id uint64) {
+	s.mu.Lock()
+	l := s.links[id]
+	delete(s.links, id)
+	s.mu.Unlock()
+	if l != nil {
+		l.close()
+	}
+}
+
+// SetRules replaces a tenant's rules. After an error the tenant has none.
+func (s *Server) SetRules(name string, rules []policy.Rule) error {
+	t := s.tenant(name)
+	return t.setRules(rules, s.newPool(t))
+}
+
+// Fetch serves one connection of an isolate.
+func (s *Server) Fetch(name, runID string, f *os.File) error {
+	conn, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		return err
+	}
+	t := s.tenant(name)
+	c := &session{s: s, t: t, origin: "isolate", runID: runID, mode: modeIsolate,
+		conn: conn, br: bufio.NewReaderSize(conn, readerSize)}
+	if !t.enter() {
+		conn.Close()
+		return errors.New("too many connections")
+	}
+	go func() {
+		defer t.leave()
+		c.serve()
+		conn.Close()
+		c.join()
+	}()
+	return nil
+}
+
+// Remove ends everything of a tenant.
+func (s *Server) Remove(name string) {
+	s.mu.Lock()
+	t := s.tenants[name]
+	delete(s.tenants, name)
+	var links []*link
+	for id, l := range s.links {
+		if l.t.name == name {
+			links = append(links, l)
+			delete(s.links, id)
+		}
+	}
+	s.mu.Unlock()
+	if s.previews != nil {
+		s.previews.removeTenant(name)
+	}
+	if t != nil {
+		t.remove()
+	}
+	for _, l := range links {
+		l.close()
+	}
+}
+
+// Close ends everything.
+func (s *Server) Close() {
+	s.mu.Lock()
+	var all []string
+	for name := range s.tenants {
+		all = append(all, name)
+	}
+	s.mu.Unlock()
+	for _, name := range all {
+		s.Remove(name)
+	}
+	if s.previews != nil {
+		s.previews.close()
+	}
+}
+
+// redactor returns the forms of a credential; making them takes longer than
+// using them.
+func (s *Server) redactor(in *policy.Injection, v secrets.Value) *secrets.Redactor {
+	key, err := json.Marshal(in)
+	if err != nil {
+		return secrets.NewRedactor(in, v)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.redactors[string(key)]
+	if r == nil {
+		r = secrets.NewRedactor(in, v)
+		s.redactors[string(key)] = r
+	}
+	return r
+}

@@ -1,0 +1,96 @@
+package netproxy
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	"sandboxd/netproxy/internal/control"
+	"sandboxd/policy"
+)
+
+// Expose publishes a port of the tenant's jail under an unguessable host name.
+// A port that is published already gets a new name, and the old one ends.
+func (p *Proxy) Expose(ctx context.Context, tenant string, port uint16, ttl time.Duration) (Preview, error) {
+	if err := policy.ValidTenant(tenant); err != nil {
+		return Preview{}, err
+	}
+	if p.cfg.Preview == nil {
+		return Preview{}, ErrNoPreview
+	}
+	if port == 0 || ttl <= 0 {
+		return Preview{}, fmt.Errorf("netproxy: a port from 1 to 65535 and a positive time are needed")
+	}
+	if err := p.Unexpose(ctx, tenant, port); err != nil && err != ErrNotExposed {
+		return Preview{}, err
+	}
+	var token [16]byte
+	if _, err := rand.Read(token[:]); err != nil {
+		return Preview{}, err
+	}
+	v := Preview{Tenant: tenant, Port: port, Token: hex.EncodeToString(token[:]), Expires: time.Now().Add(ttl)}
+	label := fmt.Sprintf("p%d-%s", port, v.Token)
+	v.URL = "http://" + label + "." + p.cfg.PreviewBase + "/"
+	p.mu.Lock()
+	if p.closing {
+		p.mu.Unlock()
+		return Preview{}, ErrClosed
+	}
+	p.previews[label] = v
+	p.mu.Unlock()
+	in := control.Expose{Label: label, Tenant: tenant, Port: port, Expires: v.Expires}
+	if err := p.call(ctx, control.MethodExpose, in, nil); err != nil {
+		p.forget(label)
+		return Preview{}, err
+	}
+	return v, nil
+}
+
+func (p *Proxy) forget(label string) {
+	p.mu.Lock()
+	delete(p.previews, label)
+	p.mu.Unlock()
+}
+
+// Ports lists what the tenant has published, by port.
+func (p *Proxy) Ports(tenant string) []Preview {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []Preview
+	for label, v := range p.previews {
+		switch {
+		case time.Now().After(v.Expires):
+			delete(p.previews, label)
+		case v.Tenant == tenant:
+			out = append(out, v)
+		}
+	}
+	slices.SortFunc(out, func(a, b Preview) int { return int(a.Port) - int(b.Port) })
+	return out
+}
+
+// Unexpose withdraws a published port; open connections are cut, and its
+// address answers 410 from now on.
+func (p *Proxy) Unexpose(ctx context.Context, tenant string, port uint16) error {
+	p.mu.Lock()
+	var labels []string
+	for label, v := range p.previews {
+		if v.Tenant == tenant && v.Port == port {
+			labels = append(labels, label)
+			delete(p.previews, label)
+		}
+	}
+	p.mu.Unlock()
+	if len(labels) == 0 {
+		return ErrNotExposed
+	}
+	for _, label := range labels {
+		if err := p.call(ctx, control.MethodUnexpose, control.Unexpose{Label: label}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
