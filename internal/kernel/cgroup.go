@@ -25,9 +25,8 @@ func probeCgroup(ctx context.Context, exe string, f *Features) {
 		return
 	}
 	f.CgroupOwnDir = ownCgroup(f.CgroupV2Dir)
-	if b, err := os.ReadFile(filepath.Join(f.CgroupOwnDir, "cgroup.controllers")); err == nil {
-		f.CgroupControllers = strings.Fields(string(b))
-	}
+	f.CgroupControllers = cgroupControllers(f.CgroupOwnDir)
+	f.CgroupHostControllers = cgroupControllers(f.CgroupV2Dir)
 	dir, err := os.MkdirTemp(f.CgroupOwnDir, "sandboxd-probe-")
 	if err != nil {
 		failed := tried(fmt.Errorf("make a cgroup: %w", err))
@@ -44,6 +43,14 @@ func probeCgroup(ctx context.Context, exe string, f *Features) {
 	defer group.Close()
 	f.CloneIntoCgroup = tried(tryClone(&syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}))
 	f.CgroupFreeze, f.CgroupKill = tryFreezeAndKill(ctx, exe, group)
+}
+
+func cgroupControllers(dir string) []string {
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(b))
 }
 
 // cgroupMount finds the cgroup2 mount in mountinfo, "" if there is none.

@@ -160,7 +160,8 @@ func (f Features) trials() []trial {
 func (f Features) checkControllers() []Check {
 	found := "cgroup v2 is not mounted"
 	if f.CgroupV2Dir != "" {
-		found = fmt.Sprintf("%q in %s", strings.Join(f.CgroupControllers, " "), f.CgroupOwnDir)
+		found = fmt.Sprintf("%q in %s, %q on the host", strings.Join(f.CgroupControllers, " "), f.CgroupOwnDir,
+			strings.Join(f.CgroupHostControllers, " "))
 	}
 	limits := []struct {
 		controller string
@@ -173,8 +174,11 @@ func (f Features) checkControllers() []Check {
 	out := make([]Check, 0, len(limits))
 	for _, l := range limits {
 		status := l.without
-		if slices.Contains(f.CgroupControllers, l.controller) {
+		switch {
+		case slices.Contains(f.CgroupControllers, l.controller):
 			status = OK
+		case slices.Contains(f.CgroupHostControllers, l.controller):
+			status = Warn // another process of this host may have it
 		}
 		out = append(out, check("cgroup controller "+l.controller, status, found, l.controller,
 			"a jail cannot be limited in "+l.lost+"; sandboxd refuses to run without it unless limits are best-effort",

@@ -72,6 +72,9 @@ func TestChecksNameTheFault(t *testing.T) {
 		{"veth", func(f *Features) { f.Veth = no }, Missing, "boom"},
 		{"nftables", func(f *Features) { f.Nftables = no }, Missing, "boom"},
 		{"cgroup controller pids", func(f *Features) { f.CgroupControllers = []string{"cpu", "io", "memory"} }, Missing, "cpu io memory"},
+		{"cgroup controller cpu", func(f *Features) {
+			f.CgroupControllers, f.CgroupHostControllers = []string{"io", "memory", "pids"}, []string{"cpu"}
+		}, Warn, `"cpu" on the host`},
 		{"cgroup controller io", func(f *Features) { f.CgroupControllers = []string{"cpu", "memory", "pids"} }, Warn, "cpu memory pids"},
 		{"sysctl user.max_user_namespaces", func(f *Features) { f.Sysctls["user/max_user_namespaces"] = "0" }, Missing, "0"},
 		{"sysctl kernel.io_uring_disabled", func(f *Features) { f.Sysctls["kernel/io_uring_disabled"] = "0" }, Warn, "0"},

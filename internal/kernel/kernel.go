@@ -35,14 +35,15 @@ type Features struct {
 	LandlockScopes Trial `json:"landlock_scopes"`
 	Seccomp        Trial `json:"seccomp"`
 	// CgroupV2Dir is where cgroup v2 is mounted, "" if nowhere; CgroupOwnDir is
-	// this process's own folder there, and CgroupControllers are the
-	// controllers that it offers.
-	CgroupV2Dir       string   `json:"cgroup_v2_dir"`
-	CgroupOwnDir      string   `json:"cgroup_own_dir"`
-	CgroupControllers []string `json:"cgroup_controllers"`
-	CgroupKill        Trial    `json:"cgroup_kill"`
-	CgroupFreeze      Trial    `json:"cgroup_freeze"`
-	CloneIntoCgroup   Trial    `json:"clone_into_cgroup"`
+	// this process's own folder there, CgroupControllers are the controllers
+	// that it offers, and CgroupHostControllers those of the whole host.
+	CgroupV2Dir           string   `json:"cgroup_v2_dir"`
+	CgroupOwnDir          string   `json:"cgroup_own_dir"`
+	CgroupControllers     []string `json:"cgroup_controllers"`
+	CgroupHostControllers []string `json:"cgroup_host_controllers"`
+	CgroupKill            Trial    `json:"cgroup_kill"`
+	CgroupFreeze          Trial    `json:"cgroup_freeze"`
+	CloneIntoCgroup       Trial    `json:"clone_into_cgroup"`
 	// Namespaces by name: user, mnt, pid, net, ipc, uts, cgroup, time.
 	Namespaces map[string]Trial `json:"namespaces"`
 	// UserNS is a user namespace, with all others, and two mapped ranges.

@@ -68,14 +68,9 @@ func run(m *testing.M) (code int, err error) {
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return 1, err
 	}
-	initPath := filepath.Join(dir, "sandbox-init")
-	probe = filepath.Join(dir, "probe")
-	for path, pkg := range map[string]string{initPath: "sandboxd/cmd/sandbox-init", probe: "sandboxd/tests/attack/probe"} {
-		build := exec.CommandContext(ctx, "go", "build", "-o", path, pkg)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return 1, fmt.Errorf("build %s: %w\n%s", pkg, err, out)
-		}
+	initPath, err := programs(ctx, dir)
+	if err != nil {
+		return 1, err
 	}
 	features := kernel.Probe(ctx, "/proc/self/exe")
 	cgroup := filepath.Join(features.CgroupV2Dir, fmt.Sprintf("sandboxd-attack-%d", os.Getpid()))
@@ -96,6 +91,24 @@ func run(m *testing.M) (code int, err error) {
 	}
 	code = m.Run()
 	return code, manager.Close(ctx)
+}
+
+// programs builds sandbox-init and the probe, or takes them from the folder that
+// SANDBOXD_ATTACK_BIN names, where there is no Go (a virtual machine).
+func programs(ctx context.Context, dir string) (initPath string, err error) {
+	if bin := os.Getenv("SANDBOXD_ATTACK_BIN"); bin != "" {
+		probe = filepath.Join(bin, "probe")
+		return filepath.Join(bin, "sandbox-init"), nil
+	}
+	probe, initPath = filepath.Join(dir, "probe"), filepath.Join(dir, "sandbox-init")
+	for path, pkg := range map[string]string{initPath: "sandboxd/cmd/sandbox-init", probe: "sandboxd/tests/attack/probe"} {
+		build := exec.CommandContext(ctx, "go", "build", "-o", path, pkg)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+		}
+	}
+	return initPath, nil
 }
 
 // nothingLeft compares the machine with what it was.
