@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -51,8 +52,11 @@ func (s *Server) resolve(ctx context.Context, t *tenant, r *rule, h names.Host) 
 		ctx, cancel := context.WithTimeout(ctx, s.limits.Dial)
 		defer cancel()
 		var err error
-		// The trailing dot keeps the host's search list out.
-		if addrs, err = s.resolver.LookupNetIP(ctx, "ip", h.Name+"."); err != nil || len(addrs) == 0 {
+		name := h.Name
+		if strings.Contains(name, ".") {
+			name += "." // keeps the host's search list out
+		}
+		if addrs, err = s.resolver.LookupNetIP(ctx, "ip", name); err != nil || len(addrs) == 0 {
 			return nil, errLookup
 		}
 	}
