@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 	"time"
 
@@ -63,15 +62,11 @@ func (j *Jail) socket(family int) (int, error) {
 		err error
 	}
 	out := make(chan result, 1)
-	go func() {
-		runtime.LockOSThread()
+	onThread(func() bool {
 		fd, home, err := j.socketHere(family)
-		if home {
-			runtime.UnlockOSThread()
-		}
-		// Otherwise the thread stays locked and ends with this goroutine.
 		out <- result{fd, err}
-	}()
+		return home
+	})
 	r := <-out
 	return r.fd, r.err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +45,11 @@ type spawner struct {
 // One for all jails: a root of each jail's own would have to be its group,
 // which passes controllers on and so may never have a process.
 func enterCgroupNS(top group) error {
+	// What a crashed daemon passed on is taken back, if its jails are gone.
+	top.child("jails").rmdir()
+	for _, c := range controllers {
+		top.write("cgroup.subtree_control", "-"+c.name)
+	}
 	cg, err := unix.Open(string(top), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -86,20 +90,20 @@ func enterCgroupNS(top group) error {
 func newSpawner(base string, opt bool, top group) (*spawner, error) {
 	s := &spawner{jobs: make(chan func()), done: make(chan struct{})}
 	ready := make(chan error, 1)
-	go func() {
-		// Never unlocked: with the goroutine the thread ends.
-		runtime.LockOSThread()
+	// The thread ends with the goroutine: it is never as it was.
+	onThread(func() bool {
 		defer close(s.done)
 		s.ownCgroupNS = enterCgroupNS(top)
 		err := buildTemplate(base, opt)
 		ready <- err
 		if err != nil {
-			return
+			return false
 		}
 		for job := range s.jobs {
 			job()
 		}
-	}()
+		return false
+	})
 	if err := <-ready; err != nil {
 		<-s.done
 		return nil, err
