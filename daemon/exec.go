@@ -288,7 +288,7 @@ func (d *Daemon) exec(q *request, req *api.ExecRequest) error {
 	// The command outlives the connection.
 	e, err = d.startExec(context.WithoutCancel(q.ctx()), j, e, spec)
 	if err != nil {
-		return err
+		return nameProgram(err, req)
 	}
 	switch {
 	case q.wantsStream():
@@ -298,6 +298,21 @@ func (d *Daemon) exec(q *request, req *api.ExecRequest) error {
 	default:
 		return d.answerExec(q, e)
 	}
+}
+
+// nameProgram adds to an error what was asked for.
+func nameProgram(err error, req *api.ExecRequest) error {
+	e := toAPI(err)
+	if e.Code == api.CodeInternal {
+		return err
+	}
+	switch e.Field {
+	case "argv[0]":
+		e.Used = clip(req.Argv[0], 200)
+	case "cwd":
+		e.Used = clip(req.Cwd, 200)
+	}
+	return e
 }
 
 // checkExec checks what the types cannot say.

@@ -36,7 +36,16 @@ and the signal's number when a signal ended it). An interrupt goes to the comman
 		Example: `  sandboxctl exec bob -- npm test
   sandboxctl exec --background --id dev bob -- npm run dev`,
 		Args: args(2, -1, "TENANT -- ARGV…"),
-		RunE: func(c *cobra.Command, given []string) error { return a.exec(c.Context(), f, given[0], given[1:]) },
+		RunE: func(c *cobra.Command, given []string) error {
+			argv := given[1:]
+			if argv[0] == "--" {
+				argv = argv[1:]
+			}
+			if len(argv) == 0 {
+				return usagef("exec takes TENANT -- ARGV…")
+			}
+			return a.exec(c.Context(), f, given[0], argv)
+		},
 	}
 	fl := c.Flags()
 	fl.SetInterspersed(false)
