@@ -43,6 +43,8 @@ func programs() []program {
 		{"globals and start", globalsAndStart(), one(0, 9)},
 		{"return from loops", returns(), one(0, 1, 6, 1000)},
 		{"many locals", manyLocals(), one(5, 1000)},
+		{"uneven arms", unevenArms(), one(1, 2, 3000)},
+		{"back over an inner loop", backOver(), one(1, 2, 3000)},
 	}
 }
 
@@ -399,5 +401,39 @@ func manyLocals() []byte {
 			i32(0), get(7), get(0), fc(fcMemoryFill, 0),
 			get(8), i32(1), op(i32Add), tee(8), i32(50), op(i32LtU), brIf(0)),
 		get(7), i32(0), op(0x28, 2, 0), op(i32Add))
+	return a.bytes()
+}
+
+// unevenArms has a longer way to a label before a shorter one.
+func unevenArms() []byte {
+	var a asm
+	long := slices.Concat(slices.Repeat(slices.Concat(get(1), i32(3), op(i32Mul), set(1)), 8))
+	a.fn("run", types(I32), types(I32), types(I32),
+		blk(opLoop, blockEmpty,
+			blk(opBlock, blockEmpty,
+				get(0), i32(-1), op(i32Eq),
+				op(opIf, blockEmpty), br(1), op(opElse),
+				get(0), op(opIf, blockEmpty), long, br(2), op(opElse), br(2), op(opEnd), op(opEnd)),
+			get(0), i32(1), op(i32Sub), tee(0), brIf(0)),
+		get(1))
+	return a.bytes()
+}
+
+// backOver goes from a loop that holds its fuel straight back to the head of
+// one that calls and takes an operand, so that neither is wrapped.
+func backOver() []byte {
+	var a asm
+	note := a.importFunc("env", "note", types(I32), types(I32))
+	typ := a.typ(types(I32), types(I32))
+	a.fn("run", types(I32), types(I32), types(I32),
+		get(0),
+		blkT(opLoop, typ,
+			set(0),
+			i32(50), set(1),
+			get(0), i32(1000), op(i32Eq), op(opIf, blockEmpty), get(0), call(note), op(opDrop), op(opEnd),
+			blk(opLoop, blockEmpty,
+				get(1), i32(1), op(i32Sub), tee(1), brIf(0),
+				get(0), op(opIf, blockEmpty), get(0), i32(1), op(i32Sub), br(2), op(opEnd)),
+			get(1)))
 	return a.bytes()
 }

@@ -3,6 +3,7 @@ package wasmbin
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tetratelabs/wazero"
@@ -26,6 +27,8 @@ type host struct {
 	given    int64
 	refills  int
 	imported []uint64 // arguments that env.note received
+	onRefill func(n int)
+	stop     atomic.Bool
 }
 
 func newHost(t testing.TB) *host {
@@ -53,10 +56,13 @@ func newHost(t testing.TB) *host {
 }
 
 func (h *host) outOfFuel(_ context.Context, m api.Module, _ []uint64) {
-	if h.given >= h.budget {
+	if h.given >= h.budget || h.stop.Load() {
 		panic(errOutOfFuel)
 	}
 	h.refills++
+	if h.onRefill != nil {
+		h.onRefill(h.refills)
+	}
 	g := m.ExportedGlobal("sandboxd_fuel").(api.MutableGlobal)
 	n := min(h.quantum, h.budget-h.given)
 	h.given += n
