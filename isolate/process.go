@@ -47,7 +47,6 @@ func (p *workerPool) start(ctx context.Context, i int) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer theirs.Close()
 	w := &process{pool: p, index: i, conn: ipc.NewConn(ours, maxFrame), runs: map[uint64]*remote{}, dead: make(chan struct{}), ended: make(chan struct{})}
 	w.cmd = exec.Command(p.cfg.Exe, p.cfg.Args...)
 	w.cmd.ExtraFiles = []*os.File{theirs}
@@ -55,7 +54,10 @@ func (p *workerPool) start(ctx context.Context, i int) (*process, error) {
 	w.cmd.Dir = "/"
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
 	uid := p.cfg.UIDBase + uint32(i)
-	if err := confine.Start(w.cmd, uid, uid); err != nil {
+	err = confine.Start(w.cmd, uid, uid)
+	// Our copy would keep the socket open when the worker has gone.
+	theirs.Close()
+	if err != nil {
 		w.conn.Close()
 		return nil, &WorkerError{Worker: i, Reason: "cannot be started", Err: err}
 	}
