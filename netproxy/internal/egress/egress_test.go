@@ -113,6 +113,24 @@ func TestOnlyTheOwnListenersAnswer(t *testing.T) {
 	}
 }
 
+func TestFirstPacketArrives(t *testing.T) {
+	n := network(t)
+	for range 20 {
+		l := attach(t, n)
+		start := time.Now()
+		if err := inside(t, l.NetNS, func() error {
+			return dial(netip.AddrPortFrom(l.Gateway, ProxyPort), 5*time.Second)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		// A lost SYN is sent again after a second.
+		if took := time.Since(start); took > 800*time.Millisecond {
+			t.Errorf("the first connection took %v", took)
+		}
+		l.Close()
+	}
+}
+
 // A jail that could send with another's address would be the other to a
 // filter that looked at addresses only.
 func TestSpoofedSourceVanishes(t *testing.T) {

@@ -87,6 +87,12 @@ func (l *Link) build() error {
 	if err := l.inside(inside); err != nil {
 		return err
 	}
+	// The end that came up first sends nothing until the kernel's link watch
+	// has run, and the first packet would be lost: a second for TCP, the whole
+	// question for DNS. Asking for the link's state runs the watch.
+	if _, err := n.handle.LinkByIndex(l.ifindex); err != nil {
+		return fmt.Errorf("egress: device: %w", err)
+	}
 	return n.thread.do(l.listen)
 }
 
