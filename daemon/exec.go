@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
+	"strings"
 	"sync"
 	"time"
 
@@ -276,6 +278,14 @@ func (d *Daemon) handleExec(q *request) error {
 
 // exec runs a checked request and answers.
 func (d *Daemon) exec(q *request, req *api.ExecRequest) error {
+	// Before a jail is made for it: a refused request changes nothing.
+	_, granted, err := d.planJail(q.tenant, &api.JailRequest{})
+	if err == nil {
+		_, err = lowerOne(granted, policy.Limits{Wall: req.Timeout}, "timeout")
+	}
+	if err != nil {
+		return err
+	}
 	j, _, err := d.tenants.acquire(q.ctx(), q.tenant, q.caller(), nil)
 	if err != nil {
 		return err
@@ -329,6 +339,14 @@ func checkExec(req *api.ExecRequest) error {
 		return api.Invalid("argv", "is missing; give argv or command")
 	case req.Argv[0] == "":
 		return api.Invalid("argv[0]", "is empty")
+	}
+	for i, arg := range req.Argv {
+		if strings.Contains(arg, "\x00") {
+			return api.Invalid(fmt.Sprintf("argv[%d]", i), "must not hold a NUL byte")
+		}
+	}
+	if req.Cwd != "" && !path.IsAbs(req.Cwd) || strings.Contains(req.Cwd, "\x00") {
+		return api.Invalid("cwd", "must be an absolute path")
 	}
 	if req.TTY != nil {
 		return &api.Error{Code: api.CodeUnsupported, Field: "tty", Message: "terminals are not built in yet", Hint: "leave tty out; stdin works with \"stdin\": true"}
