@@ -195,8 +195,14 @@ func TestFetchRedirectTakesNoCredentialAlong(t *testing.T) {
 
 func TestFetchIsAbsentByDefault(t *testing.T) {
 	who := tenant(t, harness.AgentPrefix)
-	if got := fetchRun(t, who, `export default () => typeof fetch`); string(got.Result) != `"undefined"` {
-		t.Errorf("typeof fetch is %s", got.Result)
+	const code = `export default async () => { try { await fetch("https://` + harness.OtherHost + `/v1/absent"); return "came through" } catch (e) { return e.message } }`
+	if got := fetchRun(t, who, code); !strings.Contains(string(got.Result), "not granted") {
+		t.Errorf("fetch without a grant says %s", got.Result)
+	}
+	for _, s := range sys.World.Requests(harness.OtherHost) {
+		if s.Path == "/v1/absent" {
+			t.Errorf("the world saw %+v", s)
+		}
 	}
 	a := do(t, "POST", tenantPath(who)+"/run", api.RunRequest{Language: "js", Code: `export default () => 1`, Outbound: &api.Outbound{Allow: []string{harness.DeniedHost}}})
 	wantError(t, a, 403, api.CodeDenied, "outbound.allow[0]")
@@ -218,7 +224,9 @@ func TestToolsOfTheCaller(t *testing.T) {
 		const found = await env.SEARCH.find("lamp", {max: 2});
 		let failed = "";
 		try { await env.SEARCH.fail() } catch (e) { failed = e.message }
-		return [found, failed, typeof env.SEARCH.drop];
+		let other = "";
+		try { await env.SEARCH.drop() } catch (e) { other = e.name }
+		return [found, failed, other];
 	}`}
 	events := stream(t, "POST", tenantPath(who)+"/run", req, func(e api.Event) bool {
 		if e.Type != api.EventCall {
@@ -238,8 +246,8 @@ func TestToolsOfTheCaller(t *testing.T) {
 	if last.Run == nil {
 		t.Fatalf("last event %+v", last)
 	}
-	if got, want := string(last.Run.Result), `[["table lamp"],"out of order","undefined"]`; got != want {
+	if got, want := string(last.Run.Result), `[["table lamp"],"out of order","TypeError"]`; got != want {
 		t.Errorf("result %s, want %s: %+v", got, want, last.Run.Error)
 	}
-	wantError(t, do(t, "POST", "/v1/runs/"+id+"/calls/c99", api.ToolAnswer{}), 404, api.CodeNotFound, "call")
+	wantError(t, do(t, "POST", "/v1/runs/"+id+"/calls/c99", api.ToolAnswer{}), 404, api.CodeNotFound, "")
 }

@@ -94,8 +94,10 @@ func TestExecTimeoutKillsItsTreeOnly(t *testing.T) {
 	if !p.TimedOut || p.ExitCode != nil || p.Signal != "SIGKILL" {
 		t.Errorf("%s", ended(p))
 	}
-	if left := sh(t, who, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"); strings.Contains(left, "sleep 2000") || !strings.Contains(left, "sleep 1000") {
-		t.Errorf("afterwards there run: %s", left)
+	running := func() string { return sh(t, who, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '") }
+	eventually(t, "its tree is gone", func() bool { return !strings.Contains(running(), "sleep 2000") })
+	if left := running(); !strings.Contains(left, "sleep 1000") {
+		t.Errorf("the bystander is gone, too; there run: %s", left)
 	}
 }
 
