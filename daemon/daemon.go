@@ -59,7 +59,7 @@ type Config struct {
 	Warnings  []string
 	// Cleanup is called at the very end, last first.
 	Cleanup []func() error
-	Log       *slog.Logger
+	Log     *slog.Logger
 	// Progress is told of each part that started; it may be nil.
 	Progress func(part string, took time.Duration, err error)
 }

@@ -144,9 +144,12 @@ func fromJail(err error) *api.Error {
 
 // fromStart tells a command that cannot be started from a jail that cannot.
 func fromStart(e *jail.StartError) *api.Error {
+	if e.Step == "cwd" {
+		return &api.Error{Code: api.CodeInvalidRequest, Field: "cwd", Message: "the folder cannot be entered: " + e.Errno.Error()}
+	}
 	switch e.Errno {
 	case unix.ENOENT:
-		return &api.Error{Code: api.CodeInvalidRequest, Field: "argv[0]", Message: "there is no such program or folder in the jail (" + e.Step + ")"}
+		return &api.Error{Code: api.CodeInvalidRequest, Field: "argv[0]", Message: "there is no such program in the jail"}
 	case unix.EACCES, unix.ENOEXEC, unix.ENOTDIR, unix.ELOOP:
 		return &api.Error{Code: api.CodeInvalidRequest, Field: "argv[0]", Message: "this cannot be executed: " + e.Errno.Error() + " (" + e.Step + ")"}
 	case unix.E2BIG:
@@ -180,10 +183,41 @@ func fromEgress(err error) *api.Error {
 }
 
 func fromData(err error) *api.Error {
+	var e *data.Error
+	if errors.As(err, &e) {
+		return fromStatement(e)
+	}
+	if errors.Is(err, data.ErrRemoving) {
+		return &api.Error{Code: api.CodeConflict, Message: "the tenant's data is being deleted"}
+	}
+	if errors.Is(err, data.ErrClosed) {
+		return toAPI(errStopping)
+	}
 	if errors.Is(err, data.ErrNotFound) {
 		return &api.Error{Code: api.CodeNotFound, Message: "there is no such key"}
 	}
 	return nil
+}
+
+// fromStatement maps a fault of a statement, a key or a value.
+func fromStatement(e *data.Error) *api.Error {
+	out := &api.Error{Code: api.CodeInvalidRequest, Message: e.Message, Limit: e.Limit, Allowed: e.Allowed}
+	switch e.Kind {
+	case data.KindSQL:
+		out.Field = "sql"
+		if e.Offset >= 0 {
+			out.Hint = fmt.Sprintf("the fault is at byte %d of the SQL", e.Offset)
+		}
+	case data.KindParams:
+		out.Field = "params"
+	case data.KindDenied:
+		out.Code = api.CodeDenied
+	case data.KindLimit:
+		out.Code = api.CodeLimit
+	case data.KindBusy:
+		out.Code, out.Retryable = api.CodeBusy, true
+	}
+	return out
 }
 
 func fromSystem(err error) *api.Error {

@@ -80,12 +80,16 @@ func bind(path string) (net.Listener, error) {
 // Close ends the listener; a socket that ListenUnix made is removed.
 func (s *Socket) Close() error {
 	err := s.Listener.Close()
-	if s.lock != nil {
-		err = errors.Join(err, os.Remove(s.lock.Name()), s.lock.Close())
-		s.lock = nil
-	}
 	if errors.Is(err, net.ErrClosed) {
-		return nil
+		err = nil // the server has closed it
+	}
+	if s.lock != nil {
+		removed := os.Remove(s.lock.Name())
+		if errors.Is(removed, os.ErrNotExist) {
+			removed = nil
+		}
+		err = errors.Join(err, removed, s.lock.Close())
+		s.lock = nil
 	}
 	return err
 }
