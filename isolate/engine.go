@@ -58,20 +58,20 @@ func (warmHost) Call(context.Context, Call) (json.RawMessage, error) {
 func (warmHost) Event(Event) {}
 
 func warm(ctx context.Context, vm *quickjs.VM) error {
-	if r := execute(ctx, vm, warmRequest, warmHost{}); r.Status != StatusOK {
+	if r := execute(ctx, vm, &jobMessage{Request: warmRequest}, warmHost{}); r.Status != StatusOK {
 		return fmt.Errorf("isolate: warm up: %w", errors.Join(r.Error, vm.Err()))
 	}
 	return nil
 }
 
-// runOn runs a request in a clean VM of e. The VM is taken back after finish,
+// runOn runs a job in a clean VM of e. The VM is taken back after finish,
 // because what that costs is nobody's wait.
-func runOn(ctx context.Context, e *quickjs.Engine, req *Request, host Host, finish func(*Result, error)) {
+func runOn(ctx context.Context, e *quickjs.Engine, job *jobMessage, host Host, finish func(*Result, error)) {
 	vm, err := e.Get(ctx)
 	if err != nil {
 		finish(nil, err)
 		return
 	}
-	finish(execute(ctx, vm, req, host), nil)
+	finish(execute(ctx, vm, job, host), nil)
 	e.Put(vm)
 }

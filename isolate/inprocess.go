@@ -31,7 +31,8 @@ type inProcess struct {
 }
 
 // NewInProcess makes a pool that runs everything in this process. The code is
-// kept apart by the interpreter alone: for tests and very small hosts.
+// kept apart by the interpreter alone, and TypeScript is compiled without a limit: for
+// tests and very small hosts.
 func NewInProcess(ctx context.Context, cfg Config) (Pool, error) {
 	engine, err := loadEngine(ctx, cfg.GuestDir, cfg.CacheDir)
 	if err != nil {
@@ -63,7 +64,7 @@ func (p *inProcess) Run(ctx context.Context, req *Request, host Host) (*Result, 
 		defer p.leave()
 		defer cancel()
 		defer stop()
-		runOn(ctx, p.engine, req, host, func(r *Result, e error) {
+		runOn(ctx, p.engine, &jobMessage{Request: req}, host, func(r *Result, e error) {
 			res, err = r, e
 			close(done)
 		})

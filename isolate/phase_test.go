@@ -24,7 +24,7 @@ func TestPhases(t *testing.T) {
 			t.Fatal(err)
 		}
 		t1 := time.Now()
-		execute(context.Background(), vm, r, h)
+		execute(context.Background(), vm, &jobMessage{Request: r}, h)
 		t2 := time.Now()
 		e.Put(vm)
 		t3 := time.Now()

@@ -41,8 +41,19 @@ type process struct {
 // privileged process inside; that it can signal nobody is the filter's matter.
 const namespaces = unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP
 
-// start starts worker i and waits until it is ready.
+// start starts worker i.
 func (p *workerPool) start(ctx context.Context, i int) (*process, error) {
+	w, err := p.spawn(ctx, i, helloMessage{})
+	if err != nil {
+		return nil, err
+	}
+	go w.receive()
+	go w.watchMemory()
+	return w, nil
+}
+
+// spawn starts process i and waits until it is confined and ready.
+func (p *workerPool) spawn(ctx context.Context, i int, hello helloMessage) (*process, error) {
 	ours, theirs, err := ipc.Pair()
 	if err != nil {
 		return nil, err
@@ -67,22 +78,20 @@ func (p *workerPool) start(ctx context.Context, i int) (*process, error) {
 		_ = w.cmd.Wait()
 		close(w.ended)
 	}()
-	if err := w.handshake(ctx); err != nil {
+	if err := w.handshake(ctx, hello); err != nil {
 		w.kill("did not become ready", err)
 		w.wait()
 		return nil, &WorkerError{Worker: i, Reason: "did not become ready", Err: err}
 	}
-	go w.receive()
-	go w.watchMemory()
 	return w, nil
 }
 
-func (w *process) handshake(ctx context.Context) error {
-	hello, err := json.Marshal(helloMessage{HasCache: true, MaxRuns: w.pool.cfg.MaxRuns})
+func (w *process) handshake(ctx context.Context, hello helloMessage) error {
+	b, err := json.Marshal(hello)
 	if err != nil {
 		return err
 	}
-	f := frame{kind: frameHello, data: hello}
+	f := frame{kind: frameHello, data: b}
 	if err := w.conn.Send(f.encode(nil), w.pool.guest, w.pool.cache); err != nil {
 		return err
 	}

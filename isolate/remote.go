@@ -31,9 +31,10 @@ type remote struct {
 	group    sync.WaitGroup
 }
 
-// run sends a request and waits for its end.
-func (w *process) run(ctx context.Context, id uint64, req *Request, host Host) (*Result, error) {
-	b, err := json.Marshal(req)
+// run sends a job and waits for its end.
+func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host) (*Result, error) {
+	req := job.Request
+	b, err := json.Marshal(job)
 	if err != nil {
 		return nil, fmt.Errorf("isolate: request: %w", err)
 	}
@@ -50,7 +51,7 @@ func (w *process) run(ctx context.Context, id uint64, req *Request, host Host) (
 		delete(w.runs, id)
 		w.mu.Unlock()
 	}()
-	started := time.Now()
+	started := time.Now().Add(-job.Spent)
 	f := frame{kind: frameRun, run: id, data: b}
 	if err := w.conn.Send(f.encode(nil)); err != nil {
 		w.fail("it takes no request", err)
@@ -61,7 +62,7 @@ func (w *process) run(ctx context.Context, id uint64, req *Request, host Host) (
 // wait passes events on in their order until there is a result, and kills the
 // worker if there is none in time.
 func (r *remote) wait(ctx context.Context, started time.Time) (*Result, error) {
-	deadline := time.NewTimer(r.req.Limits.Wall + overstay)
+	deadline := time.NewTimer(time.Until(started.Add(r.req.Limits.Wall + overstay)))
 	defer deadline.Stop()
 	canceled := ctx.Done()
 	var late <-chan time.Time

@@ -47,9 +47,10 @@ type outcome struct {
 	err   *Error
 }
 
-// execute runs req in a clean VM. It always returns a Result.
-func execute(ctx context.Context, vm *quickjs.VM, req *Request, host Host) *Result {
-	r := &run{req: req, host: host, code: newCode(req), vm: vm, started: time.Now(), phase: PhaseNotStarted}
+// execute runs a job in a clean VM. It always returns a Result.
+func execute(ctx context.Context, vm *quickjs.VM, job *jobMessage, host Host) *Result {
+	req := job.Request
+	r := &run{req: req, host: host, code: newCode(req, job.Units), vm: vm, started: time.Now().Add(-job.Spent), phase: PhaseNotStarted}
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithDeadlineCause(ctx, r.started.Add(req.Limits.Wall), errWall)
 	defer cancel()

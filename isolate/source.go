@@ -25,11 +25,16 @@ type unit struct {
 type code struct {
 	req   *Request
 	units map[string]*unit
+	// prepared is what a compiler made of the TypeScript; nil means that it is
+	// done here.
+	prepared map[string]*compiled
 	// rejected is why a module could not be given to the interpreter.
 	rejected *Error
 }
 
-func newCode(req *Request) *code { return &code{req: req, units: map[string]*unit{}} }
+func newCode(req *Request, prepared map[string]*compiled) *code {
+	return &code{req: req, units: map[string]*unit{}, prepared: prepared}
+}
 
 const exportDefault = "export default "
 
@@ -77,6 +82,13 @@ func (c *code) load(name string) (*unit, *Error) {
 	if !ok {
 		return nil, &Error{Kind: KindRejected, Message: fmt.Sprintf("module %q is not among the modules", name)}
 	}
+	if p := c.prepared[name]; p != nil {
+		u, err := p.unit()
+		if err == nil {
+			c.units[name] = u
+		}
+		return u, err
+	}
 	u := &unit{text: src}
 	if name == c.req.Main {
 		u.text, u.shift = entry(src)
@@ -88,9 +100,6 @@ func (c *code) load(name string) (*unit, *Error) {
 		}
 		u.text, u.shift = exportDefault+src, len(exportDefault)
 	case "ts":
-		if err := deep(name, u.text); err != nil {
-			return nil, err
-		}
 		if err := transform(name, u); err != nil {
 			return nil, err
 		}
@@ -111,31 +120,6 @@ func (c *code) kind(name string) string {
 		return "json"
 	}
 	return c.req.Language
-}
-
-// maxDepth bounds the nesting of TypeScript: its parser runs outside the guest
-// and recurses.
-const maxDepth = 1000
-
-// deep refuses what would nest the parser too deeply. It counts brackets
-// without looking whether they stand in a string, which no sane source reaches.
-func deep(name, src string) *Error {
-	depth := 0
-	line := 1
-	for i := range len(src) {
-		switch src[i] {
-		case '(', '[', '{':
-			depth++
-		case ')', ']', '}':
-			depth = max(0, depth-1)
-		case '\n':
-			line++
-		}
-		if depth > maxDepth {
-			return &Error{Kind: KindRejected, File: name, Line: line, Message: fmt.Sprintf("the source is nested more than %d deep", maxDepth)}
-		}
-	}
-	return nil
 }
 
 // transform makes JavaScript of TypeScript.
@@ -165,7 +149,7 @@ func transform(name string, u *unit) *Error {
 	}
 	smap, err := parseSourceMap(r.Map)
 	if err != nil {
-		return &Error{Kind: KindInternal, Message: "source map of " + name + ": " + err.Error()}
+		return &Error{Kind: KindRejected, File: name, Message: "its source map cannot be read: " + err.Error()}
 	}
 	u.text, u.smap = string(r.Code), smap
 	return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Kinds of frames between the pool and a worker. A frame is its kind, the
@@ -19,6 +20,9 @@ const (
 	frameCall   = 'k' // from: a host call
 	frameDrop   = 'x' // from: nobody wants a call's answer any more
 	frameResult = 'd' // from: how a run ended
+
+	frameCompile  = 't' // to a compiler: a TypeScript module
+	frameCompiled = 'T' // from a compiler: what it made of it
 )
 
 // maxFrame bounds a frame: an answer is the largest thing in one.
@@ -135,11 +139,19 @@ type readyMessage struct {
 	Probe map[string]string `json:",omitempty"`
 }
 
-// A helloMessage goes to a new worker, with the guest's binary in a sealed
-// memfd and, if HasCache, the cache directory as descriptors.
+// A helloMessage goes to a new worker, with two descriptors: the guest's binary
+// in a sealed memfd, and the cache directory.
 type helloMessage struct {
-	HasCache bool
-	MaxRuns  int
+	// Compiler: it shall compile TypeScript and run nothing.
+	Compiler bool
+}
+
+// A jobMessage is a request with what was made of its TypeScript.
+type jobMessage struct {
+	Request *Request
+	Units   map[string]*compiled `json:",omitempty"`
+	// Spent is the wall time that is over already.
+	Spent time.Duration
 }
 
 func decodeJSON[T any](b []byte) (*T, error) {

@@ -53,7 +53,18 @@ func serveWorker(conn *ipc.Conn) error {
 	if serr := w.send(&frame{kind: frameReady, data: b}); err != nil || serr != nil {
 		return errors.Join(err, serr)
 	}
+	if w.engine == nil {
+		return serveCompiler(conn)
+	}
 	return w.serve()
+}
+
+// endOf is nil if the daemon has closed the socket.
+func endOf(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // A workerSide is a worker as it sees itself.
@@ -75,11 +86,7 @@ func (w *workerSide) prepare(ctx context.Context) (ready readyMessage, err error
 	if err != nil {
 		return ready, err
 	}
-	defer func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}()
+	defer closeAll(files)
 	f, err := decodeFrame(payload, string(rune(frameHello)))
 	if err != nil {
 		return ready, err
@@ -89,8 +96,10 @@ func (w *workerSide) prepare(ctx context.Context) (ready readyMessage, err error
 		return ready, err
 	}
 	debug.SetMemoryLimit(softMemory)
-	if err := w.boot(ctx, hello, files); err != nil {
-		return ready, err
+	if !hello.Compiler {
+		if err := w.boot(ctx, files); err != nil {
+			return ready, err
+		}
 	}
 	report, err := confine.Apply(confine.Profile{Name: "isolate-worker", Seccomp: confine.WorkerFilter()})
 	if err != nil {
@@ -103,8 +112,8 @@ func (w *workerSide) prepare(ctx context.Context) (ready readyMessage, err error
 	return ready, nil
 }
 
-func (w *workerSide) boot(ctx context.Context, hello *helloMessage, files []*os.File) error {
-	if len(files) == 0 || hello.HasCache && len(files) < 2 {
+func (w *workerSide) boot(ctx context.Context, files []*os.File) error {
+	if len(files) < 2 {
 		return errors.New("the daemon passed too few descriptors")
 	}
 	wasm, err := io.ReadAll(io.NewSectionReader(files[0], 0, math.MaxInt64))
@@ -118,13 +127,10 @@ func (w *workerSide) boot(ctx context.Context, hello *helloMessage, files []*os.
 	if err := g.Check(wasm); err != nil {
 		return err
 	}
-	options := engineOptions(wasm, "")
-	if hello.HasCache {
-		// The directory's own path leads through places that this user may not
-		// enter; the descriptor does not.
-		options.CacheDir = "/proc/self/fd/" + strconv.Itoa(int(files[1].Fd()))
-	}
-	w.engine, err = quickjs.New(ctx, options)
+	// The directory's own path leads through places that this user may not
+	// enter; the descriptor does not.
+	cache := "/proc/self/fd/" + strconv.Itoa(int(files[1].Fd()))
+	w.engine, err = quickjs.New(ctx, engineOptions(wasm, cache))
 	return err
 }
 
@@ -134,25 +140,20 @@ func (w *workerSide) send(f *frame) error { return w.conn.Send(f.encode(nil)) }
 func (w *workerSide) serve() error {
 	for {
 		payload, files, err := w.conn.Recv()
-		for _, f := range files {
-			f.Close()
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+		closeAll(files)
 		if err != nil {
-			return err
+			return endOf(err)
 		}
 		f, err := decodeFrame(payload, string([]rune{frameRun, frameAnswer, frameCancel}))
 		if err != nil {
 			return err
 		}
 		if f.kind == frameRun {
-			req, err := decodeJSON[Request](f.data)
-			if err != nil {
-				return err
+			job, err := decodeJSON[jobMessage](f.data)
+			if err != nil || job.Request == nil {
+				return errors.Join(errFrame, err)
 			}
-			w.start(f.run, req)
+			w.start(f.run, job)
 			continue
 		}
 		w.mu.Lock()
@@ -169,7 +170,7 @@ func (w *workerSide) serve() error {
 	}
 }
 
-func (w *workerSide) start(id uint64, req *Request) {
+func (w *workerSide) start(id uint64, job *jobMessage) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &workerRun{w: w, id: id, cancel: cancel, calls: map[uint64]chan *frame{}}
 	w.mu.Lock()
@@ -177,7 +178,7 @@ func (w *workerSide) start(id uint64, req *Request) {
 	w.mu.Unlock()
 	go func() {
 		defer cancel()
-		runOn(ctx, w.engine, req, r, r.finish)
+		runOn(ctx, w.engine, job, r, r.finish)
 	}()
 }
 

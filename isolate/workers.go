@@ -33,11 +33,12 @@ const closedReason = "the pool is closed"
 
 // workerPool is a Pool of worker processes.
 type workerPool struct {
-	cfg   Config
-	log   *slog.Logger
-	guest *os.File // sealed memfd
-	cache *os.File // directory
-	temp  string   // removed with Close
+	cfg      Config
+	log      *slog.Logger
+	compiler *compiler
+	guest    *os.File // sealed memfd
+	cache    *os.File // directory
+	temp     string   // removed with Close
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -76,6 +77,7 @@ func NewWorkers(ctx context.Context, cfg Config) (Pool, error) {
 		cfg.MaxRuns = runsPerWorker * cfg.Workers
 	}
 	p := &workerPool{cfg: cfg, log: cfg.Log, workers: make([]*process, cfg.Workers), changed: make(chan struct{})}
+	p.compiler = newCompiler(p)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := p.prepare(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -163,7 +165,10 @@ func sealed(b []byte) (*os.File, error) {
 
 // startAll starts the first generation, and a supervisor for each.
 func (p *workerPool) startAll(ctx context.Context) error {
-	errs := make(chan error, len(p.workers))
+	errs := make(chan error, len(p.workers)+compilers)
+	for i := range compilers {
+		go func() { errs <- p.compiler.start(ctx, i) }()
+	}
 	for i := range p.workers {
 		go func() {
 			w, err := p.start(ctx, i)
@@ -175,7 +180,7 @@ func (p *workerPool) startAll(ctx context.Context) error {
 		}()
 	}
 	var all []error
-	for range p.workers {
+	for range cap(errs) {
 		all = append(all, <-errs)
 	}
 	return errors.Join(all...)
@@ -192,28 +197,36 @@ func (p *workerPool) install(i int, w *process) {
 
 // supervise starts worker i again whenever it has ended.
 func (p *workerPool) supervise(i int, w *process) {
-	pause := time.Duration(0)
 	for {
 		<-w.dead
 		p.install(i, nil)
 		w.wait()
-		for {
-			if !p.pause(pause) {
-				return
-			}
-			next, err := p.start(p.ctx, i)
-			if err == nil {
-				w, pause = next, 0
+		ok := p.restart(i, func() (err error) {
+			if w, err = p.start(p.ctx, i); err == nil {
 				p.install(i, w)
-				break
 			}
-			if p.ctx.Err() != nil {
-				return
-			}
-			pause = min(max(2*pause, 100*time.Millisecond), 10*time.Second)
-			p.log.Error("an isolate worker cannot be started", "worker", i, "error", err, "again_in", pause)
+			return err
+		})
+		if !ok {
+			return
 		}
 	}
+}
+
+// restart calls start until it succeeds; false means that the pool is closed.
+func (p *workerPool) restart(i int, start func() error) bool {
+	for pause := time.Duration(0); p.pause(pause); {
+		err := start()
+		if err == nil {
+			return true
+		}
+		if p.ctx.Err() != nil {
+			return false
+		}
+		pause = min(max(2*pause, 100*time.Millisecond), 10*time.Second)
+		p.log.Error("an isolate worker cannot be started", "worker", i, "error", err, "again_in", pause)
+	}
+	return false
 }
 
 // pause waits; false means that the pool is closed.
@@ -284,11 +297,38 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 	}
 	defer p.release(w)
 	p.runs.Add(1)
-	res, err := w.run(ctx, p.lastRun.Add(1), req, host)
+	job, early, err := p.compile(ctx, req)
+	if err != nil || early != nil {
+		return early, err
+	}
+	res, err := w.run(ctx, p.lastRun.Add(1), job, host)
 	if err != nil || res.Status == StatusKilled {
 		p.killed.Add(1)
 	}
 	return res, err
+}
+
+// compile makes a job of a request. early is the result of a run that ends
+// with it.
+func (p *workerPool) compile(ctx context.Context, req *Request) (job *jobMessage, early *Result, err error) {
+	started := time.Now()
+	limited, cancel := context.WithDeadline(ctx, started.Add(req.Limits.Wall))
+	defer cancel()
+	units, err := p.compiler.prepare(limited, req)
+	spent := time.Since(started)
+	switch {
+	case err == nil:
+		return &jobMessage{Request: req, Units: units, Spent: spent}, nil, nil
+	case ctx.Err() != nil:
+		early = &Result{Error: &Error{Kind: KindCanceled, Message: "the caller has ended the run"}}
+	case limited.Err() != nil:
+		early = &Result{Error: limitError("wall", spent.Round(time.Millisecond), req.Limits.Wall)}
+	default:
+		return nil, nil, err
+	}
+	p.killed.Add(1)
+	early.Status, early.Phase, early.Usage.Wall = StatusKilled, PhaseNotStarted, spent
+	return nil, early, nil
 }
 
 // Stats implements Pool.
@@ -317,6 +357,7 @@ func (p *workerPool) Close() error {
 		}
 	}
 	p.group.Wait()
+	p.compiler.close()
 	var errs []error
 	for _, c := range []io.Closer{p.guest, p.cache} {
 		if f := c.(*os.File); f != nil {
