@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,9 @@ func ownCgroup() (dir string, cleanup func() error, err error) {
 	if err != nil {
 		return "", nil, err
 	}
+	if err := sweepCgroups(root); err != nil {
+		return "", nil, err
+	}
 	dir = filepath.Join(root, fmt.Sprintf("sandboxd-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", nil, fmt.Errorf("cgroup: %w", err)
@@ -35,6 +39,28 @@ func ownCgroup() (dir string, cleanup func() error, err error) {
 		}
 	}
 	return dir, cleanup, nil
+}
+
+// sweepCgroups ends and removes what crashed daemons left: the groups that are
+// named after a process that is no more.
+func sweepCgroups(root string) error {
+	left, err := filepath.Glob(filepath.Join(root, "sandboxd-*"))
+	if err != nil {
+		return fmt.Errorf("cgroup: %w", err)
+	}
+	for _, dir := range left {
+		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), "sandboxd-"))
+		if err != nil || !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			continue // another program's, or a daemon that lives
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cgroup: end what a crashed daemon left: %w", err)
+		}
+		if err := removeCgroup(dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func cgroupRoot() (string, error) {
