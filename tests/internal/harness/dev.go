@@ -37,7 +37,8 @@ func (s *System) useDev() error {
 	}
 	s.ctl = filepath.Join(bin, "sandboxctl")
 	s.State = filepath.Join(s.dir, "state")
-	if err := os.Mkdir(s.State, 0o700); err != nil {
+	// Others may come as far as the sockets, which then decide.
+	if err := errors.Join(os.Mkdir(s.State, 0o711), os.Chmod(s.State, 0o711), os.Chmod(s.dir, 0o711)); err != nil {
 		return err
 	}
 	s.API = NewClient(filepath.Join(s.State, "api.sock"))
