@@ -1,0 +1,5 @@
+package netproxy
+
+import "sandboxd/netproxy/internal/proxy"
+
+const refusedHeader = proxy.RefusedHeader
