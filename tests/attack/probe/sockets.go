@@ -23,7 +23,7 @@ func sockets() map[string]func() string {
 		"B12 iptables replace":  option(unix.AF_INET, unix.IPPROTO_IP, 64, 96),
 		"B12 ip6tables replace": option(unix.AF_INET6, unix.IPPROTO_IPV6, 64, 96),
 		"B12 arptables replace": option(unix.AF_INET, unix.IPPROTO_IP, 96, 96),
-		"B12 tcp ulp":           option(unix.AF_INET, unix.IPPROTO_TCP, 31, 4),
+		"B12 tcp ulp":           kernelTLS,
 		"B12 attach bpf":        option(unix.AF_INET, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, 4),
 		"B12 mark":              option(unix.AF_INET, unix.SOL_SOCKET, unix.SO_MARK, 4),
 		"B12 transparent":       option(unix.AF_INET, unix.IPPROTO_IP, unix.IP_TRANSPARENT, 4),
@@ -51,7 +51,17 @@ func sockets() map[string]func() string {
 	return out
 }
 
-// option sets a socket option of size zero bytes.
+// kernelTLS asks for the kernel's own TLS on a socket.
+func kernelTLS() string {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "socket: " + text(err)
+	}
+	defer unix.Close(fd)
+	return text(unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_ULP, "tls"))
+}
+
+// option sets a socket option to 1, in size bytes.
 func option(family, level, name, size int) func() string {
 	return func() string {
 		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -59,7 +69,9 @@ func option(family, level, name, size int) func() string {
 			return "socket: " + text(err)
 		}
 		defer unix.Close(fd)
-		return text(call(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name), buf(make([]byte, size)), uintptr(size)))
+		value := make([]byte, size)
+		value[0] = 1
+		return text(call(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name), buf(value), uintptr(size)))
 	}
 }
 
