@@ -29,6 +29,9 @@ func hostileWorker(mode string) {
 		}
 	}
 	send(frame{kind: frameReady, data: []byte("{}")})
+	if mode == "deaf" {
+		time.Sleep(time.Hour)
+	}
 	payload, _, err := conn.Recv()
 	if err != nil {
 		os.Exit(3)

@@ -18,17 +18,20 @@ type remote struct {
 	req  *Request
 	host Host
 	ctx  context.Context
+	// started is when the wall time began.
+	started time.Time
 
-	mu       sync.Mutex
-	inbox    []Event
-	result   *Result
-	notify   chan struct{} // one place: there is something for Run
-	calls    map[uint64]context.CancelFunc
-	made     int
-	requests int
-	output   int64
-	events   int
-	group    sync.WaitGroup
+	mu         sync.Mutex
+	overstayed bool // it is why the worker was killed
+	inbox      []Event
+	result     *Result
+	notify     chan struct{} // one place: there is something for Run
+	calls      map[uint64]context.CancelFunc
+	made       int
+	requests   int
+	output     int64
+	events     int
+	group      sync.WaitGroup
 }
 
 // run sends a job and waits for its end.
@@ -51,21 +54,30 @@ func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host
 		delete(w.runs, id)
 		w.mu.Unlock()
 	}()
-	started := time.Now().Add(-job.Spent)
+	r.started = time.Now().Add(-job.Spent)
+	// Before the request is sent: a worker that reads nothing blocks that.
+	deadline := r.endBy(time.Until(r.started.Add(req.Limits.Wall+overstay)), "a run overstayed its wall time")
+	defer deadline.Stop()
 	f := frame{kind: frameRun, run: id, data: b}
 	if err := w.conn.Send(f.encode(nil)); err != nil {
 		w.fail("it takes no request", err)
 	}
-	return r.wait(ctx, started)
+	return r.wait(ctx)
 }
 
-// wait passes events on in their order until there is a result, and kills the
-// worker if there is none in time.
-func (r *remote) wait(ctx context.Context, started time.Time) (*Result, error) {
-	deadline := time.NewTimer(time.Until(started.Add(r.req.Limits.Wall + overstay)))
-	defer deadline.Stop()
+// endBy kills the worker after a time.
+func (r *remote) endBy(d time.Duration, reason string) *time.Timer {
+	return time.AfterFunc(d, func() {
+		r.mu.Lock()
+		r.overstayed = true
+		r.mu.Unlock()
+		r.w.fail(reason, nil)
+	})
+}
+
+// wait passes events on in their order until there is a result.
+func (r *remote) wait(ctx context.Context) (*Result, error) {
 	canceled := ctx.Done()
-	var late <-chan time.Time
 	for {
 		events, res := r.drain()
 		for _, e := range events {
@@ -78,26 +90,37 @@ func (r *remote) wait(ctx context.Context, started time.Time) (*Result, error) {
 		case <-r.notify:
 		case <-canceled:
 			canceled = nil
+			late := r.endBy(overstay, "a run did not end when it was cancelled")
+			defer late.Stop()
 			f := frame{kind: frameCancel, run: r.id}
 			if err := r.w.conn.Send(f.encode(nil)); err != nil {
 				r.w.fail("it takes no request", err)
 			}
-			t := time.NewTimer(overstay)
-			defer t.Stop()
-			late = t.C
-		case <-late:
-			r.w.fail("a run did not end when it was cancelled", nil)
-			return r.killed(&Error{Kind: KindCanceled, Message: "the caller has ended the run"}, started), nil
-		case <-deadline.C:
-			r.w.fail("a run overstayed its wall time", nil)
-			return r.killed(limitError("wall", time.Since(started).Round(time.Millisecond), r.req.Limits.Wall), started), nil
 		case <-r.w.dead:
-			if _, res := r.drain(); res != nil {
-				return res, nil
-			}
-			return nil, r.workerError()
+			return r.lost(ctx)
 		}
 	}
+}
+
+// lost is how a run ends whose worker is dead.
+func (r *remote) lost(ctx context.Context) (*Result, error) {
+	events, res := r.drain()
+	for _, e := range events {
+		r.host.Event(e)
+	}
+	if res != nil {
+		return res, nil
+	}
+	r.mu.Lock()
+	mine := r.overstayed
+	r.mu.Unlock()
+	switch {
+	case mine && ctx.Err() != nil:
+		return r.killed(&Error{Kind: KindCanceled, Message: "the caller has ended the run"}), nil
+	case mine:
+		return r.killed(limitError("wall", time.Since(r.started).Round(time.Millisecond), r.req.Limits.Wall)), nil
+	}
+	return nil, r.workerError()
 }
 
 func (r *remote) workerError() error {
@@ -120,9 +143,9 @@ func (r *remote) phase() string {
 }
 
 // killed is the result of a run whose worker had to be killed for it.
-func (r *remote) killed(e *Error, started time.Time) *Result {
+func (r *remote) killed(e *Error) *Result {
 	r.mu.Lock()
-	u := Usage{Wall: time.Since(started), Calls: r.made, Requests: r.requests, Output: r.output}
+	u := Usage{Wall: time.Since(r.started), Calls: r.made, Requests: r.requests, Output: r.output}
 	r.mu.Unlock()
 	return &Result{Status: StatusKilled, Phase: r.phase(), Error: e, Usage: u}
 }

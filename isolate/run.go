@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strconv"
-	"strings"
 	"time"
 
 	"sandboxd/isolate/quickjs"
@@ -336,90 +334,3 @@ func (r *run) Now() (realtime, monotonic int64) { return r.clock.now() }
 
 // Random implements quickjs.Hooks.
 func (r *run) Random(b []byte) { r.random.Read(b) }
-
-// result turns how main ended into a Result.
-func (r *run) result(err error) *Result {
-	r.usage.Wall = time.Since(r.started)
-	r.usage.CPU = r.cpu()
-	r.usage.MemoryPeak = int64(r.vm.Memory())
-	res := &Result{Phase: r.phase}
-	switch e := r.failure(err); {
-	case e != nil:
-		res.Error, res.Status = e, StatusError
-		if e.Kind == KindLimit || e.Kind == KindCanceled {
-			res.Status = StatusKilled
-		} else if r.phase != PhaseNotStarted {
-			res.Phase = PhaseFinished
-		}
-	default:
-		res.Status, res.Phase, res.Value = StatusOK, PhaseFinished, r.outcome.value
-		r.reportRejections()
-	}
-	res.Usage = r.usage
-	return res
-}
-
-// failure is the *Error of a run, nil if it has a result.
-func (r *run) failure(err error) *Error {
-	var e *Error
-	var mem *quickjs.MemoryError
-	switch {
-	case err == nil && r.outcome != nil:
-		return r.outcome.err
-	case errors.As(err, &e):
-		return e
-	case errors.As(err, &mem):
-		return limitError("memory", mem.Want, mem.Limit)
-	}
-	return &Error{Kind: KindInternal, Message: "the interpreter failed"}
-}
-
-// reportRejections logs what was rejected and never handled.
-func (r *run) reportRejections() {
-	for _, text := range r.rejected {
-		e := r.code.errorOf(text, KindThrown)
-		message := "unhandled promise rejection: " + e.Message
-		if e.Stack != "" {
-			message += "\n" + e.Stack
-		}
-		r.emit(Event{Time: r.clock.wall(), Kind: "log", Level: "error", Message: message})
-	}
-}
-
-// limitError says which limit ended the run.
-func limitError(limit string, used, allowed any) *Error {
-	e := &Error{Kind: KindLimit, Limit: limit, Used: text(used), Allowed: text(allowed)}
-	e.Message = limitText[limit] + ": " + e.Used + " used, " + e.Allowed + " allowed"
-	return e
-}
-
-var limitText = map[string]string{
-	"wall":     "the run took too long",
-	"cpu":      "the code computed too long",
-	"memory":   "the code wanted too much memory (bytes)",
-	"output":   "the code printed too much (bytes)",
-	"lines":    "the code printed too many lines",
-	"result":   "the result is too large (bytes of JSON)",
-	"calls":    "the code made too many host calls",
-	"requests": "the code made too many requests",
-}
-
-func text(v any) string {
-	switch v := v.(type) {
-	case time.Duration:
-		return v.String()
-	case int:
-		return strconv.Itoa(v)
-	case int64:
-		return strconv.FormatInt(v, 10)
-	case uint64:
-		return strconv.FormatUint(v, 10)
-	}
-	return ""
-}
-
-// emit passes an event on, with text that is UTF-8.
-func (r *run) emit(e Event) {
-	e.Message = strings.ToValidUTF8(e.Message, "\uFFFD")
-	r.host.Event(e)
-}

@@ -49,7 +49,6 @@ type workerPool struct {
 	workers []*process    // nil while there is none
 	changed chan struct{} // closed when workers changes
 	running int
-	perProc int
 
 	lastRun      atomic.Uint64
 	runs, killed atomic.Uint64

@@ -172,6 +172,18 @@ func TestOverstay(t *testing.T) {
 	}
 }
 
+// TestDeaf: a worker that reads nothing blocks nobody for longer than it may.
+func TestDeaf(t *testing.T) {
+	p := hostilePool(t, "deaf")
+	r := hostileRequest()
+	r.Limits.Wall = 100 * time.Millisecond
+	r.Input = json.RawMessage(`"` + strings.Repeat("x", 8<<20) + `"`)
+	res, err := p.Run(context.Background(), r, limitHost())
+	if err != nil || res.Status != StatusKilled || res.Error.Limit != "wall" {
+		t.Fatalf("%+v, %v", res, err)
+	}
+}
+
 // TestLies: what a worker says of itself does not hide what it did.
 func TestLies(t *testing.T) {
 	res, err := hostilePool(t, "lies").Run(context.Background(), hostileRequest(), limitHost())

@@ -255,6 +255,12 @@ func (e *Engine) Get(ctx context.Context) (*VM, error) {
 	return e.newVM(ctx)
 }
 
+// New makes a VM that was never used, where Get may give one that was reset.
+func (e *Engine) New(ctx context.Context) (*VM, error) { return e.newVM(ctx) }
+
+// Discard closes a VM instead of resetting it.
+func (e *Engine) Discard(vm *VM) { vm.close() }
+
 // Put takes a VM back. It is reset if that makes it provably as new, else it
 // is closed and another one is made, in the background.
 func (e *Engine) Put(vm *VM) {
