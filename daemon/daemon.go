@@ -36,6 +36,8 @@ type Config struct {
 	Mode    string
 	// StateDir outlives the daemon: audit log, data, workspaces. RunDir does not.
 	StateDir, RunDir string
+	// CacheDir holds compiled interpreters; "" means a folder of StateDir.
+	CacheDir string
 	// CgroupDir is a cgroup v2 folder of ours without processes; "" where there
 	// is none, and then there are no jails.
 	CgroupDir string
@@ -233,7 +235,10 @@ func mayLack(err error) bool {
 }
 
 func (d *Daemon) startPool(ctx context.Context) (err error) {
-	cfg := isolate.Config{Exe: d.cfg.Exe, UIDBase: d.cfg.UIDBase + workerUID, GuestDir: d.cfg.GuestDir, CacheDir: d.state("cache"), Log: d.log}
+	cfg := isolate.Config{Exe: d.cfg.Exe, UIDBase: d.cfg.UIDBase + workerUID, GuestDir: d.cfg.GuestDir, CacheDir: d.cfg.CacheDir, Log: d.log}
+	if cfg.CacheDir == "" {
+		cfg.CacheDir = d.state("cache")
+	}
 	if cfg.Exe != "" {
 		cfg.Args = []string{"role", "isolate-worker"}
 	}

@@ -203,8 +203,13 @@ func (d *Daemon) refuse(ctx context.Context, r *run, err error) {
 	if e.Code == api.CodeInternal {
 		d.log.Error("a run could not start", "run", r.id, "tenant", r.tenant, "error", err)
 	}
+	status := api.StatusRefused
+	if ctx.Err() != nil {
+		// It was canceled before it had begun.
+		status, e = api.StatusKilled, &api.Error{Code: api.CodeCanceled, Message: "the run was canceled before it started"}
+	}
 	r.mu.Lock()
-	r.record.Status, r.record.Error = api.StatusRefused, e
+	r.record.Status, r.record.Error = status, e
 	r.mu.Unlock()
 	d.finish(ctx, r)
 	if e.Retryable {

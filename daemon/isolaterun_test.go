@@ -1,0 +1,396 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sandboxd/daemon/api"
+	"sandboxd/policy"
+)
+
+func js(code string) *api.RunRequest { return &api.RunRequest{Language: "js", Code: code} }
+
+func TestRunInIsolate(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	t.Run("result, logs, usage and receipt", func(t *testing.T) {
+		req := js(`export default async (input, env) => { env.LOG.info("seen", {n: input.n}); return input.n * 2 }`)
+		req.Input = json.RawMessage(`{"n":21}`)
+		r, err := d.api.Run(ctx, "t-a", req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Status != api.StatusOK || string(r.Result) != "42" || r.Environment != "isolate" || r.Phase != "finished" || r.Receipt == nil || r.CodeSHA256 == "" {
+			t.Errorf("got %+v", r)
+		}
+		if len(r.Logs) != 1 || r.Logs[0].Message != "seen" || string(r.Logs[0].Data) != `{"n":21}` {
+			t.Errorf("logs are %+v", r.Logs)
+		}
+		if *r.Usage.CPU.Used <= 0 || r.Usage.CPU.Limit != policy.Duration(500*time.Millisecond) || *r.Usage.MemoryPeak.Used <= 0 {
+			t.Errorf("usage is %+v", r.Usage)
+		}
+		kept, err := d.api.GetRun(ctx, r.RunID)
+		if err != nil || string(kept.Result) != "42" {
+			t.Errorf("the record is %+v, %v", kept, err)
+		}
+	})
+	t.Run("data of the tenant's own", func(t *testing.T) {
+		if _, err := d.api.ExecSQL(ctx, "t-a", &api.SQLRequest{SQL: "create table n (v integer, s text)"}); err != nil {
+			t.Fatal(err)
+		}
+		done, err := d.api.ExecSQL(ctx, "t-a", &api.SQLRequest{SQL: "insert into n values (?, ?)", Params: []json.RawMessage{json.RawMessage("7"), json.RawMessage(`"x"`)}})
+		if err != nil || done.Changes != 1 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		code := `export default async (_, env) => {
+			await env.KV.put("k", {deep: [1]});
+			return [await env.DB.query("select v, s from n where v = ?", 7), await env.DB.query("select v from n where s = ?", ["x"]),
+				await env.KV.get("k"), await env.KV.list(), await env.KV.delete("k"), await env.KV.get("k")];
+		}`
+		r, err := d.api.Run(ctx, "t-a", js(code))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := `[[{"s":"x","v":7}],[{"v":7}],{"deep":[1]},["k"],true,null]`; string(r.Result) != want {
+			t.Errorf("got %s %+v, want %s", r.Result, r.Error, want)
+		}
+		if len(r.Calls) != 7 || r.Calls[0].Binding != "KV" || r.Calls[0].Status != "ok" || r.Phase != "finished" {
+			t.Errorf("calls are %+v", r.Calls)
+		}
+		other, err := d.api.Run(ctx, "t-b", js(code))
+		if err != nil || other.Status != api.StatusError || !strings.Contains(other.Error.Message, "no such table") {
+			t.Errorf("another tenant got %+v, %v", other, err)
+		}
+	})
+	t.Run("queries only read", func(t *testing.T) {
+		r, err := d.api.Run(ctx, "t-a", js(`export default async (_, env) => env.DB.query("delete from n")`))
+		if err != nil || r.Status != api.StatusError {
+			t.Errorf("got %+v, %v", r, err)
+		}
+	})
+	t.Run("code that throws says where", func(t *testing.T) {
+		r, err := d.api.Run(ctx, "t-a", js("export default () => {\n  null.x\n}"))
+		if err != nil || r.Status != api.StatusError || r.Error.Code != api.CodeError || r.Error.Position == nil || r.Error.Position.Line != 2 {
+			t.Errorf("got %+v %+v, %v", r, r.Error, err)
+		}
+	})
+	t.Run("an endless loop meets its limit", func(t *testing.T) {
+		req := js(`export default () => { for (;;); }`)
+		req.Limits = &policy.Limits{CPU: policy.Duration(50 * time.Millisecond)}
+		r, err := d.api.Run(ctx, "t-a", req)
+		if err != nil || r.Status != api.StatusKilled || r.Error.Code != api.CodeLimit || r.Error.Limit != "cpu" {
+			t.Errorf("got %+v, %v", r, err)
+		}
+	})
+	t.Run("refused code is 422 with its run", func(t *testing.T) {
+		r, err := d.api.Run(ctx, "t-a", js(`export default (`))
+		if err != nil || r.Status != api.StatusRefused || r.Error.Code != api.CodeRejected || r.Receipt == nil {
+			t.Errorf("got %+v, %v", r, err)
+		}
+	})
+	t.Run("no fetch without asking", func(t *testing.T) {
+		r, err := d.api.Run(ctx, "t-a", js(`export default () => fetch("https://api.example.com/")`))
+		if err != nil || r.Status != api.StatusError || r.Error == nil || *r.Usage.Requests.Used != 0 {
+			t.Errorf("got %+v, %v", r, err)
+		}
+	})
+	t.Run("no bindings when none are asked for", func(t *testing.T) {
+		req := js(`export default (_, env) => Object.keys(env)`)
+		req.Bindings, req.Env = map[string]api.BindingRequest{}, map[string]string{"A": "1"}
+		text, err := json.Marshal(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// omitempty would leave the empty object out.
+		body := strings.Replace(string(text), `"env"`, `"bindings":{},"env"`, 1)
+		status, answer := post(t, d, "/v1/tenants/t-a/run", body)
+		if status != 200 || !strings.Contains(answer, `"result":["A"]`) {
+			t.Errorf("got %d %s", status, answer)
+		}
+	})
+}
+
+// post sends a body as it is to the API socket.
+func post(t *testing.T, d *testDaemon, path, body string) (int, string) {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", d.cfg.Sockets[0].Path)
+	}}}
+	resp, err := c.Post("http://sandboxd"+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// TestBadInput: what is wrong is named, and changes nothing.
+func TestBadInput(t *testing.T) {
+	d := startDaemon(t)
+	for _, tt := range []struct {
+		path, body string
+		status     int
+		code       string
+		field      string
+	}{
+		{"t-a/run", `{"language":"js","code":"1","nope":1}`, 400, api.CodeInvalidRequest, "nope"},
+		{"t-a/run", `{"language":"js","code":1}`, 400, api.CodeInvalidRequest, "code"},
+		{"t-a/run", `{"language":"js"}`, 400, api.CodeInvalidRequest, "code"},
+		{"t-a/run", `{"language":"js","code":"1","run_id":"a b"}`, 400, api.CodeInvalidRequest, "run_id"},
+		{"t-a/run", `{"language":"js","code":"1","limits":{"cpu":"2h"}}`, 400, api.CodeInvalidRequest, "limits.cpu"},
+		{"t-a/run", `{"language":"js","code":"1","limits":{"pids":3}}`, 400, api.CodeInvalidRequest, "limits.pids"},
+		{"t-a/run", `{"language":"js","code":"1","bindings":{"files":{}}}`, 403, api.CodeDenied, "bindings.files"},
+		{"t-a/run", `{"language":"js","code":"1","outbound":{"allow":["evil.example"]}}`, 403, api.CodeDenied, "outbound.allow[0]"},
+		{"t-a/run", `{"language":"js","code":"1","outbound":{"allow":["10.0.0.1"]}}`, 400, api.CodeInvalidRequest, "outbound.allow[0]"},
+		{"t-a/run", `{"language":"shell","code":"1","environment":"isolate"}`, 400, api.CodeInvalidRequest, "environment"},
+		{"t-a/run", `{"language":"python","code":"1"}`, 501, api.CodeUnsupported, "language"},
+		{"t-a/run", `{"language":"ts","code":"1","needs":["process"]}`, 501, api.CodeUnsupported, "language"},
+		{"t-isolates/run", `{"language":"js","code":"1","needs":["process"]}`, 403, api.CodeDenied, ""},
+		{"t-isolates/run", `{"language":"ts","code":"1"}`, 403, api.CodeDenied, ""},
+		{"T-A/run", `{"language":"js","code":"1"}`, 400, api.CodeInvalidRequest, "tenant"},
+		{"other/run", `{"language":"js","code":"1"}`, 403, api.CodeDenied, "tenant"},
+		{"t-a/jail/exec", `{"argv":["true"],"timeout":"31s"}`, 400, api.CodeInvalidRequest, "timeout"},
+		{"t-a/jail/exec", `{"argv":[]}`, 400, api.CodeInvalidRequest, "argv"},
+		{"t-isolates/jail/exec", `{"argv":["true"]}`, 403, api.CodeDenied, ""},
+		{"t-a/jail/git", `{"clone":{"url":"https://u:p@h/x"}}`, 400, api.CodeInvalidRequest, "clone.url"},
+		{"t-a/jail/git", `{"clone":null}`, 400, api.CodeInvalidRequest, "clone"},
+		{"t-a/jail/ports/0", `{}`, 400, api.CodeInvalidRequest, "port"},
+		{"t-a/jail/processes/x/signal", `{"signal":"SEGV"}`, 400, api.CodeInvalidRequest, "signal"},
+		{"t-a/jail/processes/x/wait", `{"port":80,"exit":true}`, 400, api.CodeInvalidRequest, "port"},
+		{"t-a/db/query", `{"sql":"select 1","params":[{}]}`, 400, api.CodeInvalidRequest, "params[0]"},
+		{"t-a/db/query", `{"sql":"selec 1"}`, 400, api.CodeInvalidRequest, "sql"},
+		{"t-a/db/exec?x=1", `{"sql":"select 1"}`, 400, api.CodeInvalidRequest, "x"},
+	} {
+		t.Run(tt.path+" "+tt.body, func(t *testing.T) {
+			status, text := post(t, d, "/v1/tenants/"+tt.path, tt.body)
+			var body api.ErrorBody
+			if err := json.Unmarshal([]byte(text), &body); err != nil || body.Error == nil {
+				t.Fatalf("%d %s: %v", status, text, err)
+			}
+			if e := body.Error; status != tt.status || e.Code != tt.code || e.Field != tt.field || e.Message == "" {
+				t.Errorf("got %d %s, want %d %s at %q", status, text, tt.status, tt.code, tt.field)
+			}
+		})
+	}
+	if jails := d.tenants.all(); len(jails) != 0 {
+		t.Errorf("a refused request made a jail")
+	}
+	if n := d.pool.Stats().Runs; n != 0 {
+		t.Errorf("a refused request ran code %d times", n)
+	}
+}
+
+func TestRunIDRunsOnce(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	req := js(`export default async (_, env) => { await new Promise(r => setTimeout(r, 20)); return Math.random() }`)
+	req.RunID = "mine"
+	var wg sync.WaitGroup
+	results := make([]string, 20)
+	for i := range results {
+		wg.Go(func() {
+			r, err := d.api.Run(ctx, "t-a", req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			results[i] = string(r.Result)
+		})
+	}
+	wg.Wait()
+	if slices.Sort(results); results[0] == "" || results[0] != results[len(results)-1] {
+		t.Errorf("results are %q", results)
+	}
+	if n := d.pool.Stats().Runs; n != 1 {
+		t.Errorf("it ran %d times", n)
+	}
+	_, err := d.api.Run(ctx, "t-a", &api.RunRequest{Language: "js", Code: "export default () => 2", RunID: "mine"})
+	wantError(t, err, api.CodeConflict, "run_id")
+	_, err = d.api.Run(ctx, "t-b", req)
+	wantError(t, err, api.CodeConflict, "run_id")
+}
+
+func TestDroppedConnectionEndsTheRun(t *testing.T) {
+	d := startDaemon(t)
+	ctx, cancel := context.WithCancel(within(t))
+	req := js(`export default async () => { await new Promise(() => { setTimeout(() => {}, 60000) }) }`)
+	req.RunID = "dropped"
+	for e, err := range d.api.RunStream(ctx, "t-a", req) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Type != api.EventStarted || e.Seq != 1 {
+			t.Fatalf("the first event is %+v", e)
+		}
+		break // closes the connection
+	}
+	cancel()
+	for e, err := range d.api.RunEvents(within(t), "dropped", 0, true) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Type == api.EventResult && (e.Run.Status != api.StatusKilled || e.Run.Error.Code != api.CodeCanceled) {
+			t.Errorf("it ended as %+v", e.Run)
+		}
+	}
+}
+
+func TestCancelRun(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	req := js(`export default () => new Promise(() => { setTimeout(() => {}, 60000) })`)
+	req.RunID = "long"
+	for e, err := range d.api.RunStream(ctx, "t-a", req) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Type == api.EventStarted {
+			if r, err := d.api.CancelRun(ctx, "long"); err != nil || r.Status != api.StatusKilled {
+				t.Fatalf("canceled: %+v, %v", r, err)
+			}
+		}
+	}
+}
+
+func TestToolsOfTheCaller(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	req := js(`export default async (_, env) => {
+		const found = await env.search.find("x", {limit: 2});
+		try { await env.search.find("bad") } catch (e) { return [found, e.message] }
+	}`)
+	var events []string
+	var result *api.Run
+	for e, err := range d.api.RunStream(ctx, "t-a", req) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, e.Type)
+		switch e.Type {
+		case api.EventCall:
+			answer := &api.ToolAnswer{Result: json.RawMessage(`["hit"]`)}
+			if string(e.Call.Args) == `["bad"]` {
+				answer = &api.ToolAnswer{Error: &api.ToolError{Message: "no such thing"}}
+			}
+			if err := d.api.AnswerCall(ctx, e.RunID, e.Call.CallID, answer); err != nil {
+				t.Fatal(err)
+			}
+			err := d.api.AnswerCall(ctx, e.RunID, e.Call.CallID, answer)
+			wantError(t, err, api.CodeNotFound, "")
+		case api.EventResult:
+			result = e.Run
+		}
+	}
+	if result == nil || result.Status != api.StatusOK || string(result.Result) != `[["hit"],"no such thing"]` {
+		t.Errorf("got %+v", result)
+	}
+	if want := []string{"started", "call", "call", "result"}; !slices.Equal(events, want) {
+		t.Errorf("events are %q, want %q", events, want)
+	}
+}
+
+func TestNothingRunsUnrecorded(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	if err := d.audit.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := d.api.Run(ctx, "t-a", js(`export default () => 1`))
+	if err != nil || r.Status != api.StatusRefused || r.Error.Code != api.CodeInternal || r.Error.Hint == "" {
+		t.Errorf("a run without a record: %+v, %v", r, err)
+	}
+	status, _ := post(t, d, "/v1/tenants/t-a/run", `{"language":"js","code":"export default () => 1"}`)
+	if status != http.StatusServiceUnavailable {
+		t.Errorf("the status is %d", status)
+	}
+	_, err = d.api.Exec(ctx, "t-a", &api.ExecRequest{Argv: []string{"true"}})
+	if e := wantError(t, err, api.CodeInternal, ""); !e.Retryable {
+		t.Error("not marked retryable")
+	}
+	if n := d.pool.Stats().Runs; n != 0 || len(d.tenants.all()) != 0 {
+		t.Errorf("%d runs, %d jails without a record", n, len(d.tenants.all()))
+	}
+}
+
+func TestAdminSocketAndDocuments(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	_, err := d.api.VerifyAudit(ctx)
+	wantError(t, err, api.CodeDenied, "")
+	if v, err := d.admin.VerifyAudit(ctx); err != nil || !v.OK || v.Records == 0 {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
+	// The admin socket may act for every tenant; what a tenant may do stays.
+	_, err = d.admin.Query(ctx, "nobody", &api.SQLRequest{SQL: "select 1"})
+	wantError(t, err, api.CodeDenied, "")
+	doc, err := d.api.OpenAPI(ctx)
+	if err != nil || !strings.Contains(string(doc), `"openapi": "3.1.0"`) {
+		t.Errorf("openapi: %.80s, %v", doc, err)
+	}
+	s, err := d.api.Status(ctx)
+	if err != nil || s.State != "ready" || s.Audit.Seq == 0 || s.Limits != "best-effort" {
+		t.Errorf("status: %+v, %v", s, err)
+	}
+	view, err := d.api.Policy(ctx, "t-isolates")
+	if err != nil || view.Profile.Name != "isolates" || len(view.Grants) == 0 {
+		t.Errorf("policy: %+v, %v", view, err)
+	}
+	if _, err := d.api.Run(ctx, "t-a", js(`export default () => 1`)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := d.api.Metrics(ctx)
+	if err != nil || !strings.Contains(text, `sandboxd_runs_total{environment="isolate",status="ok"} 1`) || strings.Contains(text, "t-a") {
+		t.Errorf("metrics: %v\n%s", err, text)
+	}
+	runs, err := d.api.Runs(ctx, "t-a", api.StatusOK, time.Time{}, 10)
+	if err != nil || len(runs.Runs) != 1 || runs.Runs[0].Result != nil {
+		t.Errorf("runs: %+v, %v", runs, err)
+	}
+	if err := d.api.Health(ctx); err != nil {
+		t.Errorf("health: %v", err)
+	}
+	if status, body := post(t, d, "/v1/status", "{}"); status != 405 || !strings.Contains(body, `"allowed":"GET"`) {
+		t.Errorf("a wrong method: %d %s", status, body)
+	}
+	if status, body := post(t, d, "/v1/nowhere", "{}"); status != 404 {
+		t.Errorf("a wrong path: %d %s", status, body)
+	}
+}
+
+func TestKeyValueStore(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	for i := range 3 {
+		if err := d.api.KVPut(ctx, "t-a", fmt.Sprintf("dir/%d ä", i), json.RawMessage(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v, err := d.api.KVGet(ctx, "t-a", "dir/1 ä"); err != nil || string(v) != "1" {
+		t.Errorf("got %s, %v", v, err)
+	}
+	if list, err := d.api.KVList(ctx, "t-a", "dir/", "dir/0 ä"); err != nil || !slices.Equal(list.Keys, []string{"dir/1 ä", "dir/2 ä"}) {
+		t.Errorf("got %+v, %v", list, err)
+	}
+	if err := d.api.KVDelete(ctx, "t-a", "dir/1 ä"); err != nil {
+		t.Error(err)
+	}
+	_, err := d.api.KVGet(ctx, "t-a", "dir/1 ä")
+	wantError(t, err, api.CodeNotFound, "")
+	if _, err := d.api.KVGet(ctx, "t-b", "dir/0 ä"); err == nil {
+		t.Error("another tenant reads the key")
+	}
+	wantError(t, d.api.KVPut(ctx, "t-a", "x", json.RawMessage("not json")), api.CodeInvalidRequest, "")
+}
