@@ -96,16 +96,16 @@ func (a *assembler) checkExports() error {
 	}
 	if a.o.Meter {
 		if taken[a.o.FuelExport] {
-			return &OptionError{"FuelExport", fmt.Sprintf("%q is exported already", a.o.FuelExport)}
+			return &OptionError{"FuelExport", quote(a.o.FuelExport) + " is exported already"}
 		}
 		taken[a.o.FuelExport] = true
 	}
 	for _, e := range a.exports {
 		if taken[e.Name] {
-			return &OptionError{"Exports", fmt.Sprintf("%q is exported already", e.Name)}
+			return &OptionError{"Exports", quote(e.Name) + " is exported already"}
 		}
 		if int64(e.Index) >= int64(a.space(e.Kind)) {
-			return &OptionError{"Exports", fmt.Sprintf("%q: %s %d of %d", e.Name, e.Kind, e.Index, a.space(e.Kind))}
+			return &OptionError{"Exports", fmt.Sprintf("%s: %s %d of %d", quote(e.Name), e.Kind, e.Index, a.space(e.Kind))}
 		}
 		taken[e.Name] = true
 	}

@@ -36,6 +36,10 @@ type OptionError struct {
 
 func (e *OptionError) Error() string { return "wasm rewrite: " + e.Option + ": " + e.Reason }
 
+// quote renders a name from a module for a message: cut, and nothing in it can
+// end a line.
+func quote(s string) string { return fmt.Sprintf("%.80q", s) }
+
 // An AdmissionError says which limit a module exceeds.
 type AdmissionError struct {
 	// Limit is the field of Limits.

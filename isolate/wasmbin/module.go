@@ -399,7 +399,7 @@ func (m *module) readExports(r *reader) {
 			e.Index = r.index(m.space(e.Kind), e.Kind.String())
 		}
 		if seen[e.Name] {
-			r.failAt(start, "export %.40q twice", e.Name)
+			r.failAt(start, "export %s twice", quote(e.Name))
 		}
 		if r.err != nil {
 			return
