@@ -17,10 +17,13 @@ import (
 // outside makes a folder of the host with a file that no jail may reach.
 func outside(t *testing.T) string {
 	t.Helper()
-	dir := filepath.Join(filepath.Dir(t.TempDir()), "outside")
-	if err := os.Mkdir(dir, 0o777); err != nil {
+	// Every part of its path can be passed by any user, so that nothing but the
+	// jail keeps a tenant out.
+	dir, err := os.MkdirTemp("", "sandboxd-attack-outside-")
+	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
