@@ -89,7 +89,7 @@ type Limits struct {
 // DefaultLimits are used for each field that is not set.
 func DefaultLimits() Limits {
 	return Limits{
-		Connections: 512, Rate: 500, Burst: 1000,
+		Connections: 512, Rate: 5000, Burst: 10000,
 		Header: 10 * time.Second, Idle: 2 * time.Minute, Dial: 10 * time.Second,
 		Answer: 5 * time.Minute, Total: 12 * time.Hour,
 	}
