@@ -126,14 +126,13 @@ func (d *Daemon) waitFor(ctx context.Context, j *tenantJail, e *execution, req *
 		return err
 	case <-e.done:
 	}
-	// Both may be true: what was waited for counts.
-	if re != nil {
-		return <-happened
+	// Both may be true: what was waited for counts. All output is there now, so
+	// WaitLog ends by itself; WaitPort would go on.
+	if re == nil {
+		cancel()
 	}
-	select {
-	case err := <-happened:
-		return err
-	default:
+	if err := <-happened; err == nil {
+		return nil
 	}
 	p := e.describe()
 	how := "ended"
