@@ -28,6 +28,7 @@ func conditional() []seccomp.Rule {
 	}
 	add("seccomp", seccomp.Is(0, unix.SECCOMP_GET_ACTION_AVAIL))
 	rules = append(rules, sockets()...)
+	rules = append(rules, socketOptions()...)
 	rules = append(rules, ioctls()...)
 	rules = append(rules, prctls()...)
 	return rules
@@ -56,6 +57,57 @@ func sockets() []seccomp.Rule {
 	return append(rules, seccomp.Rule{Name: "socket", Args: []seccomp.Arg{
 		seccomp.Is(0, unix.AF_NETLINK), seccomp.Is(2, unix.NETLINK_ROUTE),
 	}})
+}
+
+// socketOptions lists what programs set. Left out, beside what needs
+// capabilities: BPF programs on sockets, TCP_ULP (the kernel's own TLS), packet
+// filters' tables, ESP in UDP, TCP_REPAIR: code of the kernel's that a jail has
+// no use for.
+func socketOptions() []seccomp.Rule {
+	const solNetlink = 270
+	var rules []seccomp.Rule
+	for _, l := range []struct {
+		level   uint32
+		options []uint32
+	}{
+		{unix.SOL_SOCKET, []uint32{
+			unix.SO_DEBUG, unix.SO_REUSEADDR, unix.SO_DONTROUTE, unix.SO_BROADCAST, unix.SO_SNDBUF, unix.SO_RCVBUF,
+			unix.SO_KEEPALIVE, unix.SO_OOBINLINE, unix.SO_PRIORITY, unix.SO_LINGER, unix.SO_REUSEPORT,
+			unix.SO_PASSCRED, unix.SO_RCVLOWAT, unix.SO_SNDLOWAT, unix.SO_RCVTIMEO, unix.SO_SNDTIMEO,
+			unix.SO_RCVTIMEO_NEW, unix.SO_SNDTIMEO_NEW, unix.SO_TIMESTAMP, unix.SO_TIMESTAMPNS,
+			unix.SO_TIMESTAMPING, unix.SO_RXQ_OVFL, unix.SO_PEEK_OFF, unix.SO_INCOMING_CPU,
+		}},
+		{unix.IPPROTO_TCP, []uint32{
+			unix.TCP_NODELAY, unix.TCP_MAXSEG, unix.TCP_CORK, unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT,
+			unix.TCP_SYNCNT, unix.TCP_LINGER2, unix.TCP_DEFER_ACCEPT, unix.TCP_WINDOW_CLAMP, unix.TCP_QUICKACK,
+			unix.TCP_CONGESTION, unix.TCP_USER_TIMEOUT, unix.TCP_FASTOPEN, unix.TCP_FASTOPEN_CONNECT,
+			unix.TCP_NOTSENT_LOWAT,
+		}},
+		{unix.IPPROTO_UDP, []uint32{unix.UDP_CORK, unix.UDP_SEGMENT, unix.UDP_GRO}},
+		{unix.IPPROTO_IP, []uint32{
+			unix.IP_TOS, unix.IP_TTL, unix.IP_PKTINFO, unix.IP_MTU_DISCOVER, unix.IP_RECVERR, unix.IP_RECVTTL,
+			unix.IP_RECVTOS, unix.IP_FREEBIND, unix.IP_BIND_ADDRESS_NO_PORT, unix.IP_MULTICAST_IF,
+			unix.IP_MULTICAST_TTL, unix.IP_MULTICAST_LOOP, unix.IP_ADD_MEMBERSHIP, unix.IP_DROP_MEMBERSHIP,
+			unix.IP_MULTICAST_ALL,
+		}},
+		{unix.IPPROTO_IPV6, []uint32{
+			unix.IPV6_UNICAST_HOPS, unix.IPV6_MULTICAST_IF, unix.IPV6_MULTICAST_HOPS, unix.IPV6_MULTICAST_LOOP,
+			unix.IPV6_JOIN_GROUP, unix.IPV6_LEAVE_GROUP, unix.IPV6_MTU_DISCOVER, unix.IPV6_RECVERR,
+			unix.IPV6_V6ONLY, unix.IPV6_RECVPKTINFO, unix.IPV6_RECVHOPLIMIT, unix.IPV6_RECVTCLASS, unix.IPV6_TCLASS,
+			unix.IPV6_ADDR_PREFERENCES,
+		}},
+		{solNetlink, []uint32{
+			unix.NETLINK_ADD_MEMBERSHIP, unix.NETLINK_DROP_MEMBERSHIP, unix.NETLINK_PKTINFO, unix.NETLINK_EXT_ACK,
+			unix.NETLINK_GET_STRICT_CHK,
+		}},
+	} {
+		for _, option := range l.options {
+			rules = append(rules, seccomp.Rule{Name: "setsockopt", Args: []seccomp.Arg{
+				seccomp.Is(1, l.level), seccomp.Is(2, option),
+			}})
+		}
+	}
+	return rules
 }
 
 // asm-generic/ioctls.h; x/sys/unix leaves these out.
