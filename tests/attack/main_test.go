@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd/internal/kernel"
+	"sandboxd/isolate"
 	"sandboxd/jail"
 	"sandboxd/tests/internal/leftovers"
 )
@@ -36,8 +38,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if n := len(kernel.HelperArgs); len(os.Args) > n && os.Args[1] == kernel.HelperArgs[0] {
+	// This binary is also the kernel's probe and the isolates' worker.
+	if n := len(kernel.HelperArgs); len(os.Args) > n && slices.Equal(os.Args[1:n+1], kernel.HelperArgs) {
 		os.Exit(kernel.Main(os.Args[n+1:]))
+	}
+	if slices.Equal(os.Args[1:], []string{"role", "isolate-worker"}) {
+		isolate.WorkerMain()
+		return
 	}
 	code, err := run(m)
 	if err != nil {
