@@ -34,8 +34,8 @@ const (
 	apiHost   = "api.demo.test"
 	gitHost   = "git.demo.test"
 	worldLink = "sbxdemo0"
-	hostAddr  = "192.0.2.1/30"
-	worldAddr = "192.0.2.2"
+	hostAddr  = "203.0.113.1/30"
+	worldAddr = "203.0.113.2"
 )
 
 // A world is the outside that sandboxes reach through the proxy: two HTTPS
