@@ -163,7 +163,13 @@ func (a *app) runRequest(f *runFlags, file string) (*api.RunRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	req.Code = string(code)
+	if file == "-" {
+		req.Code = string(code)
+	} else {
+		// As a module the code keeps its name in errors.
+		req.Main = filepath.Base(file)
+		req.Modules = map[string]string{req.Main: string(code)}
+	}
 	if req.Input, err = readInput(f.input); err != nil {
 		return nil, err
 	}
