@@ -310,7 +310,7 @@ var network = map[string]string{
 	"B12 ip6tables replace": "EPERM|ENOPROTOOPT",
 	"B12 arptables replace": "EPERM|ENOPROTOOPT",
 	"B12 tcp ulp":           "EPERM",
-	"B12 attach bpf":        "EINVAL", // no descriptor of a program can be had
+	"B12 attach bpf":        "EPERM",
 	"B12 mark":              "EPERM",
 	"B12 transparent":       "EPERM",
 	"B12 debug":             "EACCES",
