@@ -81,7 +81,7 @@ func neighbours(ctx context.Context, d *daemon) error {
 		return err
 	}
 	// 5173 is 0x1435 in /proc/net/tcp.
-	for _, trace := range []string{"site", "node", "npm", ":1435"} {
+	for _, trace := range []string{"site", "\nnode", "npm", ":1435"} {
 		if strings.Contains(o.stdout, trace) {
 			return fmt.Errorf("alice's jail shows %q", trace)
 		}
