@@ -138,18 +138,18 @@ func TestScriptsLeaveNothing(t *testing.T) {
 	pool := newPool(t)
 	const leave = `globalThis.canary = "feathers"; Object.prototype.canary = "feathers"; Array.prototype.canary = "feathers";
 Symbol.for("canary").description; console.canary = "feathers"; Math.canary = "feathers";
-const big = new Uint8Array(8 << 20); for (let i = 0; i < big.length; i += 8) big.set([102, 101, 97, 116, 104, 101, 114, 115], i);
+const big = new Uint8Array(1 << 20); for (let i = 0; i < big.length; i += 8) big.set([102, 101, 97, 116, 104, 101, 114, 115], i);
 export default (i, env) => {
 	for (const o of [env, env.KV, i]) try { o.canary = "feathers" } catch {} // frozen, or null
 	return big.length }`
 	const look = `export default (i, env) => {
 	const found = [];
 	for (const [name, o] of Object.entries({globalThis, plain: {}, array: [], console, Math, env, KV: env.KV})) if ("canary" in o) found.push(name);
-	const fresh = new Uint8Array(16 << 20);
+	const fresh = new Uint8Array(4 << 20);
 	if (fresh.some(x => x !== 0)) found.push("memory");
 	return found }`
 	for range 5 {
-		for code, want := range map[string]string{leave: "8388608", look: "[]"} {
+		for code, want := range map[string]string{leave: "1048576", look: "[]"} {
 			res, err := pool.Run(t.Context(), script("tenant", code), &host{})
 			if err != nil || res.Status != isolate.StatusOK {
 				t.Fatalf("%+v, %v", res, err)
