@@ -59,7 +59,7 @@ boot() {
         -device nvme,serial=root,drive=root \
         -device isa-debug-exit,iobase=0x501,iosize=0x04 \
         -kernel "$image/vmlinuz" -append "console=ttyS0 root=/dev/nvme0n1 rootfstype=ext4 rw panic=-1 \
-quiet loglevel=4 mitigations=off nokaslr tsc=reliable no_timer_check random.trust_cpu=on cryptomgr.notests audit=0 \
+quiet loglevel=4 nokaslr tsc=reliable no_timer_check random.trust_cpu=on cryptomgr.notests audit=0 \
 systemd.unified_cgroup_hierarchy=1 systemd.show_status=0" >"$work/qemu.log" 2>&1 </dev/null &
     local qemu=$!
     pids+=($qemu)

@@ -105,6 +105,7 @@ configure() {
     done
     install -D -m 0644 "$here/guest/journald.conf" "$etc/systemd/journald.conf.d/vm.conf"
     install -D -m 0644 "$here/guest/system.conf" "$etc/systemd/system.conf.d/vm.conf"
+    install -D -m 0644 "$here/guest/sysctl.conf" "$etc/sysctl.d/vm.conf"
     install -D -m 0755 "$here/guest/vmjob" "$root/usr/local/sbin/vmjob"
     install -D -m 0644 "$here/guest/vmjob.service" "$etc/systemd/system/vmjob.service"
     mkdir -p "$etc/systemd/system/multi-user.target.wants"
