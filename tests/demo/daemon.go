@@ -163,7 +163,7 @@ func (d *daemon) call(ctx context.Context, args ...string) (outcome, error) {
 	for i, a := range args {
 		shown[i] = strings.TrimPrefix(a, d.skills+"/")
 		if strings.ContainsAny(shown[i], " {\"';") {
-			shown[i] = "'" + shown[i] + "'"
+			shown[i] = "'" + strings.ReplaceAll(shown[i], "'", `'\''`) + "'"
 		}
 	}
 	say("$ sandboxctl %s", strings.Join(shown, " "))
