@@ -43,6 +43,9 @@ func Start(ctx context.Context, cfg Config) (*Proxy, error) {
 	if cfg.OnDecision == nil || cfg.Log == nil {
 		return nil, errors.New("netproxy: OnDecision and Log must be set")
 	}
+	if cfg.Spare == 0 {
+		cfg.Spare = 2
+	}
 	if !cfg.Synthetic.IsValid() {
 		cfg.Synthetic = DefaultSynthetic
 	}
@@ -50,7 +53,7 @@ func Start(ctx context.Context, cfg Config) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	network, err := egress.New(cfg.Links)
+	network, err := egress.New(cfg.Links, max(cfg.Spare, 0))
 	if err != nil {
 		return nil, fmt.Errorf("netproxy: %w", err)
 	}

@@ -41,6 +41,9 @@ type Config struct {
 	// Synthetic is the IPv4 range of DNS answers; nothing has these addresses.
 	// Zero means 198.18.0.0/15.
 	Synthetic netip.Prefix
+	// Spare is the number of links made ahead, so that a jail need not wait for
+	// its network. 0 means 2, less than 0 none.
+	Spare int
 	// Limits of each tenant.
 	Limits Limits
 	Log    *slog.Logger

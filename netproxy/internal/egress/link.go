@@ -40,12 +40,20 @@ type Link struct {
 // Attach makes a network namespace with one device and the sockets that are
 // all it can reach.
 func (n *Network) Attach() (*Link, error) {
-	n.building.RLock()
-	defer n.building.RUnlock()
+	select {
+	case l := <-n.spare:
+		return l, nil
+	default:
+		return n.build()
+	}
+}
+
+func (n *Network) build() (*Link, error) {
 	l := &Link{network: n}
 	if err := n.take(l); err != nil {
 		return nil, err
 	}
+	defer n.building.Done()
 	if err := l.build(); err != nil {
 		l.Close()
 		return nil, err

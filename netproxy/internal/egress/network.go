@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -34,7 +35,9 @@ type Network struct {
 	deleter *netlink.Handle
 	filter  *filter
 
-	building sync.RWMutex // held for reading by Attach
+	building sync.WaitGroup // links that are being made
+	spare    chan *Link     // made ahead
+	stopping chan struct{}
 
 	mu     sync.Mutex
 	used   map[uint32]*Link
@@ -42,19 +45,23 @@ type Network struct {
 	closed bool
 
 	reap chan *Link
-	done sync.WaitGroup // the reaper
+	done sync.WaitGroup // the reaper, the fillers
 }
 
 // New makes the namespace. links is an IPv4 prefix; the zero value means
-// DefaultLinks.
-func New(links netip.Prefix) (*Network, error) {
+// DefaultLinks. spare is the number of links that are made ahead: nothing in a
+// link is a tenant's until it is attached.
+func New(links netip.Prefix, spare int) (*Network, error) {
 	if !links.IsValid() {
 		links = DefaultLinks
 	}
 	if !links.Addr().Is4() || links.Bits() > 30 || links.Bits() < 8 {
 		return nil, fmt.Errorf("egress: link range %v: want an IPv4 prefix of 8 to 30 bits", links)
 	}
-	n := &Network{links: links.Masked(), used: map[uint32]*Link{}, reap: make(chan *Link, 1024)}
+	n := &Network{
+		links: links.Masked(), used: map[uint32]*Link{}, reap: make(chan *Link, 1024),
+		spare: make(chan *Link), stopping: make(chan struct{}),
+	}
 	t, ns, err := newThread()
 	if err != nil {
 		return nil, err
@@ -67,6 +74,10 @@ func New(links netip.Prefix) (*Network, error) {
 	}
 	n.done.Add(1)
 	go n.reaper()
+	for range spare {
+		n.done.Add(1)
+		go n.filler()
+	}
 	return n, nil
 }
 
@@ -143,6 +154,7 @@ func (n *Network) take(l *Link) error {
 	if n.closed {
 		return errClosed
 	}
+	n.building.Add(1)
 	total := uint32(1) << (31 - n.links.Bits())
 	for range total {
 		i := n.next % total
@@ -158,6 +170,7 @@ func (n *Network) take(l *Link) error {
 			return nil
 		}
 	}
+	n.building.Done()
 	return ErrExhausted
 }
 
@@ -177,6 +190,35 @@ func (n *Network) reaper() {
 	}
 }
 
+// refillAfter keeps the making of the next spare link out of the way of the
+// jail that took the last one.
+const refillAfter = 30 * time.Millisecond
+
+// filler keeps one spare link ready.
+func (n *Network) filler() {
+	defer n.done.Done()
+	for {
+		l, err := n.build()
+		if err == nil {
+			select {
+			case n.spare <- l:
+			case <-n.stopping:
+				l.Close()
+				return
+			}
+		}
+		wait := refillAfter
+		if err != nil {
+			wait = time.Second // exhausted, or the host is short of something
+		}
+		select {
+		case <-time.After(wait):
+		case <-n.stopping:
+			return
+		}
+	}
+}
+
 // Links is the number of links that are not removed yet.
 func (n *Network) Links() int {
 	n.mu.Lock()
@@ -193,9 +235,9 @@ func (n *Network) Close(ctx context.Context) error {
 		return nil
 	}
 	n.closed = true
+	close(n.stopping)
 	n.mu.Unlock()
-	n.building.Lock() // a link that is being built is finished, then closed
-	n.building.Unlock()
+	n.building.Wait() // a link that is being built is finished, then closed
 	n.mu.Lock()
 	var open []*Link
 	for _, l := range n.used {

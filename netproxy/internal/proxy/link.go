@@ -88,9 +88,7 @@ func (l *link) accept(n net.Listener, serve func(*session)) {
 			go func() {
 				defer l.t.leave()
 				defer l.remove(conn)
-				serve(c)
-				conn.Close()
-				c.join()
+				c.guard(func() { serve(c) })
 			}()
 		}
 	}()

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"os"
@@ -26,6 +28,8 @@ var resolverFiles = []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.co
 // Main is the role. It returns the process's exit code.
 func Main() int {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	// The library's own messages can quote what a server sent.
+	stdlog.SetOutput(io.Discard)
 	conn, err := ipc.FromFD(controlFD, control.MaxFrame)
 	if err != nil {
 		log.Error("no control socket", "error", err)

@@ -121,9 +121,7 @@ func (s *Server) Fetch(name, runID string, f *os.File) error {
 	}
 	go func() {
 		defer t.leave()
-		c.serve()
-		conn.Close()
-		c.join()
+		c.guard(c.serve)
 	}()
 	return nil
 }

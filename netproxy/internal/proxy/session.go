@@ -52,6 +52,19 @@ type session struct {
 
 const readerSize = 4 << 10
 
+// guard serves the connection and closes it. A fault in serving one is not
+// allowed to end the others; what the fault says stays out of the log.
+func (c *session) guard(serve func()) {
+	defer c.join()
+	defer c.conn.Close()
+	defer func() {
+		if recover() != nil {
+			c.s.log.Error("a connection was given up after an internal fault", "tenant", c.t.name)
+		}
+	}()
+	serve()
+}
+
 // serve reads requests until the connection ends; each is decided by itself.
 func (c *session) serve() {
 	for {
