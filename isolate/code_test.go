@@ -202,6 +202,31 @@ func TestResults(t *testing.T) {
 	}
 }
 
+func TestURL(t *testing.T) {
+	p := newPool(t)
+	for _, c := range []struct{ expr, value string }{
+		{`new URL("HTTPS://User:p%20w@Example.COM:443/a/./b/../c%20d?q=1&q=2#f").href`, `"https://User:p%20w@example.com/a/c%20d?q=1&q=2#f"`},
+		{`(({protocol, host, hostname, port, pathname, search, hash, origin}) => [protocol, host, hostname, port, pathname, search, hash, origin])(new URL("http://h:8080/p?x#y"))`, `["http:","h:8080","h","8080","/p","?x","#y","http://h:8080"]`},
+		{`["d", "/d", "../d", "?q", "#h", "//o/d", "", "./", "..", "http:e"].map((s) => new URL(s, "http://h/a/b/c?x#y").href)`, `["http://h/a/b/d","http://h/d","http://h/a/d","http://h/a/b/c?q","http://h/a/b/c?x#h","http://o/d","http://h/a/b/c?x","http://h/a/b/","http://h/a/","http://h/a/b/e"]`},
+		{`new URL("https://h").href`, `"https://h/"`},
+		{`new URL("https:\\\\h\\a").href`, `"https://h/a"`},
+		{`new URL("http://h/ä b\"?ü='#ö").href`, `"http://h/%C3%A4%20b%22?%C3%BC=%27#%C3%B6"`},
+		{`new URL("mailto:a@b").pathname`, `"a@b"`},
+		{`new URL("data:text/plain,hi").protocol`, `"data:"`},
+		{`new URL("file:///a/b").href`, `"file:///a/b"`},
+		{`new URL("http://[::1]:80/").host`, `"[::1]"`},
+		{`["", "h", "/a", "http://", "http://a b/", "http://h:99999/", "http://h:x/", "http://%2f/", "http://a@/", "//h"].map((s) => URL.canParse(s))`, `[false,false,false,false,false,false,false,false,false,false]`},
+		{`(() => { const u = new URL("http://h/a?x=1"); u.searchParams.append("y", "a b&c=ä"); u.searchParams.set("x", "2"); u.pathname = "/p q"; u.hash = "z"; u.port = "81"; u.protocol = "https"; return [u.href, u.searchParams.get("y")] })()`, `["https://h:81/p%20q?x=2&y=a+b%26c%3D%C3%A4#z","a b&c=ä"]`},
+		{`(() => { const u = new URL("http://h/?a=1"); const p = u.searchParams; u.search = "?b=2"; return [p.get("a"), p.get("b"), JSON.stringify({u})] })()`, `[null,"2","{\"u\":\"http://h/?b=2\"}"]`},
+		{`Array.from(new URLSearchParams("?a=1&b=%20+%zz&a=&=x&c"))`, `[["a","1"],["b","  %zz"],["a",""],["","x"],["c",""]]`},
+		{`String(new URLSearchParams({a: "1 2", "ä": "*-._~!"}))`, `"a=1+2&%C3%A4=*-._%7E%21"`},
+		{`(() => { const p = new URLSearchParams([["b", "1"], ["a", "2"], ["b", "3"]]); p.sort(); p.delete("b", "1"); return [String(p), p.has("a"), p.has("a", "3"), p.getAll("b"), p.size] })()`, `["a=2&b=3",true,false,["3"],2]`},
+		{`new Request(new URL("http://h/x"), {method: "POST", body: new URLSearchParams({a: 1})}).text()`, `"a=1"`},
+	} {
+		check(t, run1(t, p, js("export default () => "+c.expr), nil), &fakeHost{}, want{value: c.value})
+	}
+}
+
 // TestGlobals compares what a run finds.
 func TestGlobals(t *testing.T) {
 	p := newPool(t)

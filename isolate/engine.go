@@ -12,8 +12,13 @@ import (
 	"sandboxd/isolate/quickjs"
 )
 
-//go:embed js/prelude.js
-var prelude string
+// The parts of the prelude. The value of the last one is what the engine wants.
+var (
+	//go:embed js/url.js
+	preludeURL string
+	//go:embed js/prelude.js
+	preludeMain string
+)
 
 // quickjsGuest is the interpreter's name in the manifest.
 const quickjsGuest = "quickjs"
@@ -21,7 +26,7 @@ const quickjsGuest = "quickjs"
 // engineOptions are those of every engine. wasm was checked against the
 // manifest.
 func engineOptions(wasm []byte, cacheDir string) quickjs.Options {
-	return quickjs.Options{Wasm: wasm, CacheDir: cacheDir, Prelude: prelude, MaxMemory: MaxMemory, Warm: warm}
+	return quickjs.Options{Wasm: wasm, CacheDir: cacheDir, Prelude: preludeURL + preludeMain, MaxMemory: MaxMemory, Warm: warm}
 }
 
 // loadEngine reads and checks the guest and boots an engine.

@@ -138,7 +138,7 @@ func (c *code) hint(t thrown) string {
 				return "the binding is env." + m[1] + ": env is the second parameter of the default export"
 			}
 		}
-		return "beside the language there are console, fetch, Request, Response, Headers, AbortController, TextEncoder, TextDecoder, crypto, performance, atob, btoa, queueMicrotask and timers"
+		return "beside the language there are console, fetch, Request, Response, Headers, URL, URLSearchParams, AbortController, TextEncoder, TextDecoder, crypto, performance, atob, btoa, queueMicrotask and timers"
 	}
 	if m := ofNothing.FindStringSubmatch(t.Message); m != nil {
 		return "what is granted to this run is " + c.grants()

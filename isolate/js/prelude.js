@@ -14,6 +14,7 @@
   const { apply } = Reflect;
   const toText = String;
   const isView = ArrayBuffer.isView;
+  const SearchParams = URLSearchParams;
   const NativePromise = Promise;
   const promiseResolve = Promise.resolve.bind(Promise);
   const mapGet = uncurry(Map.prototype.get), mapSet = uncurry(Map.prototype.set), mapDelete = uncurry(Map.prototype.delete);
@@ -508,7 +509,7 @@
     if (body === undefined || body === null) return [null, null];
     if (typeof body === 'string') return [encode(body), 'text/plain;charset=UTF-8'];
     if (isView(body) || body instanceof ArrayBuffer) return [bytesOf(body).slice(), null];
-    if (typeof URLSearchParams === 'function' && body instanceof URLSearchParams) return [encode(toText(body)), 'application/x-www-form-urlencoded;charset=UTF-8'];
+    if (body instanceof SearchParams) return [encode(toText(body)), 'application/x-www-form-urlencoded;charset=UTF-8'];
     throw new TypeError('a body is a string, an ArrayBuffer, a view of one or URLSearchParams; use JSON.stringify for an object');
   }
 
@@ -535,7 +536,7 @@
       const from = input instanceof Request ? input : undefined;
       const [bytes, type] = 'body' in init ? bodyOf(init.body) : [from ? bodyBytes(from) : null, null];
       super(bytes);
-      this.url = from ? from.url : toText(input);
+      this.url = from ? from.url : toText(input); // also of a URL object
       this.method = toText(init.method || (from ? from.method : 'GET'));
       if (testRegExp(/^(get|head|post|put|delete|options)$/i, this.method)) this.method = this.method.toUpperCase();
       this.headers = new Headers(init.headers || (from ? from.headers : undefined));

@@ -29,11 +29,16 @@ func TestMain(m *testing.M) {
 }
 
 func prelude(t testing.TB) string {
-	b, err := os.ReadFile("../js/prelude.js")
-	if err != nil {
-		t.Fatal(err)
+	t.Helper()
+	text := ""
+	for _, name := range []string{"url.js", "prelude.js"} {
+		b, err := os.ReadFile("../js/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(b)
 	}
-	return string(b)
+	return text
 }
 
 // shared is the engine of the tests that need no own one.
