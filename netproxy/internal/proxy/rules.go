@@ -15,8 +15,9 @@ import (
 // change of the rules that leaves it as it is, and with it its connections.
 type rule struct {
 	policy.Rule
-	host string // canonical, or "*." and a canonical suffix
-	pool *pool
+	source policy.Rule // as it was given
+	host   string      // canonical, or "*." and a canonical suffix
+	pool   *pool
 }
 
 // A ruleset is everything a tenant may reach. It does not change; a new one
@@ -47,7 +48,7 @@ func (s *ruleset) same(p *policy.Rule) *rule {
 		return nil
 	}
 	for _, r := range s.rules {
-		if reflect.DeepEqual(&r.Rule, p) {
+		if reflect.DeepEqual(&r.source, p) {
 			return r
 		}
 	}
@@ -55,7 +56,7 @@ func (s *ruleset) same(p *policy.Rule) *rule {
 }
 
 func newRule(p *policy.Rule) (*rule, error) {
-	r := &rule{Rule: *p}
+	r := &rule{Rule: *p, source: *p}
 	switch r.Scheme {
 	case "":
 		r.Scheme = "https"

@@ -83,7 +83,7 @@ func (t *tenant) setRules(list []policy.Rule, pools func(*rule) *pool) error {
 	}
 	if old != nil {
 		for _, r := range old.rules {
-			if set.same(&r.Rule) != r {
+			if set.same(&r.source) != r {
 				r.pool.close()
 			}
 		}
