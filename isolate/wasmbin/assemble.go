@@ -275,7 +275,7 @@ func (a *assembler) code() ([]byte, error) {
 	if !a.o.Meter || len(a.bodies) == 0 {
 		return a.extended(secCode, 0, nil), nil
 	}
-	e := emitter{m: a.module, fuel: uint32(len(a.info.Globals)), oof: uint32(a.info.ImportedFunctions)}
+	e := emitter{m: a.module, exit: map[int32]*exits{}, fuel: uint32(len(a.info.Globals)), oof: uint32(a.info.ImportedFunctions)}
 	out := make([]byte, 0, a.info.CodeBytes*3/2)
 	out = appendU32(out, uint32(len(a.bodies)))
 	for i := range a.bodies {

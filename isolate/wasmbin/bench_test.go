@@ -109,3 +109,29 @@ func BenchmarkLoops(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkRefill measures one call to the host, by asking at every iteration
+// of the tightest loop.
+func BenchmarkRefill(b *testing.B) {
+	h := newHost(b)
+	h.quantum = 1
+	m := h.instantiate(metered(b, tightLoop()))
+	f := m.ExportedFunction("run")
+	h.refills = 0
+	for b.Loop() {
+		if _, err := f.Call(h.ctx, 100_000); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(h.refills), "ns/refill")
+}
+
+func BenchmarkRewrite(b *testing.B) {
+	wasm := quickjs(b)
+	b.SetBytes(int64(len(wasm)))
+	for b.Loop() {
+		if _, _, err := Rewrite(wasm, testOptions); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

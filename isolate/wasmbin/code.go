@@ -1,7 +1,7 @@
 package wasmbin
 
 func (m *module) readCode(r *reader) {
-	n := r.count(3)
+	n := r.count(3, maxFuncs)
 	if r.err == nil && n != m.info.Functions {
 		r.fail("%d bodies for %d functions", n, m.info.Functions)
 		return
@@ -9,19 +9,19 @@ func (m *module) readCode(r *reader) {
 	m.bodies = make([]body, 0, n)
 	w := walker{m: m}
 	for i := range n {
-		size := r.u32()
+		r.fn = m.info.ImportedFunctions + i
+		size := r.count(1, maxBody)
 		if r.err != nil {
 			return
 		}
-		r.fn = m.info.ImportedFunctions + i
-		s := r.sub(size, r.section)
+		s := r.sub(uint32(size), r.section)
 		r.fn = NoFunc
-		b := m.readBody(&s, int(size), &w)
+		b := m.readBody(&s, size, &w)
 		if s.err != nil {
 			r.err = s.err
 			return
 		}
-		m.info.CodeBytes += int(size)
+		m.info.CodeBytes += size
 		m.bodies = append(m.bodies, b)
 	}
 }
@@ -31,7 +31,7 @@ func (m *module) readCode(r *reader) {
 func (m *module) readBody(r *reader, size int, w *walker) body {
 	start := r.pos
 	locals := uint64(len(m.types[m.funcs[r.fn]].Params))
-	for range r.count(2) {
+	for range r.count(2, maxLocals) {
 		locals += uint64(r.u32())
 		r.valueType()
 		if locals > maxLocals {

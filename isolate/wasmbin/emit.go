@@ -7,8 +7,8 @@ type emitter struct {
 	fuel uint32 // index of the global
 	oof  uint32 // index of the imported function
 	out  []byte
-	root []int32 // region → the loop whose fuel is in the local with it, or none
-	exit []exits // of the wrapped roots, by region
+	root []int32          // region → the loop whose fuel is in the local with it, or none
+	exit map[int32]*exits // of the wrapped roots that have any
 
 	// Locals of the function at hand: the fuel of call-free loops, an operand
 	// and a result.
@@ -116,16 +116,17 @@ func (e *emitter) patch(p *patch) {
 			e.release()
 		}
 	case patchLabel:
-		e.out = appendU32(e.out, e.target(p.region, &e.a.labels[p.arg]))
+		e.out = appendU32(e.out, e.label(p.region, &e.a.labels[p.arg]))
 	case patchBrIf:
 		e.brIf(p.region, &e.a.labels[p.arg])
 	case patchBack, patchBackIf:
 		e.back(p, held)
 	case patchTable:
-		n := int64(e.a.labels[p.arg].index)
+		n := int64(e.a.targets[p.arg].index)
 		e.out = appendU32(e.out, uint32(n-1)) // the default is not counted
 		for i := range n {
-			e.out = appendU32(e.out, e.target(p.region, &e.a.labels[p.arg+1+i]))
+			t := e.a.targets[p.arg+1+i]
+			e.out = appendU32(e.out, e.target(p.region, t.index, t.region))
 		}
 	case patchBulk:
 		e.bulk(p, held)

@@ -18,7 +18,7 @@ const (
 	patchBrIf          // the same for a whole br_if, which may leave region
 	patchBack          // a br to a loop, which charges
 	patchBackIf        // a br_if to a loop, which charges if it is taken
-	patchTable         // replaces the labels of br_table, from labels[arg]
+	patchTable         // replaces the labels of br_table, from targets[arg]
 )
 
 // A patch is a change at a position of a body. Patches stand in the order of
@@ -43,17 +43,24 @@ type region struct {
 	params bool  // the loop takes operands
 	block  span  // its block type
 	frame  int32 // of the loop, counted from the function's
-	before int64 // the parent's path when the loop was entered
+	before int64 // the paths in all parents when their loops were entered
+	added  int32 // labels that the wrappings of it and its parents add
 }
 
-// A label is a branch's label and where it lands. In front of the labels of a
-// br_table stands one with their number.
+// A label is a branch's label and where it lands.
 type label struct {
 	index  uint32
 	frame  int32 // counted from the function's
 	region int32
 	bare   bool  // it carries no operands
 	cost   int64 // of the path to a branch back
+}
+
+// A target is one label of a br_table. In front of each table's stands one
+// with their number.
+type target struct {
+	index  uint32
+	region int32
 }
 
 // A frame is an open block.
@@ -73,7 +80,8 @@ type meter struct {
 	frames  []frame
 	regions []region
 	patches []patch
-	labels  []label // of branches out of their region
+	labels  []label // of branches
+	targets []target
 
 	cur  int32 // region
 	path int64 // longest path from the head of cur, without the open part
@@ -89,7 +97,7 @@ type meter struct {
 func (a *meter) analyse(r *reader, bare bool) {
 	a.regions = append(a.regions[:0], region{parent: none})
 	a.frames = append(a.frames[:0], frame{op: opBlock, bare: bare, label: none})
-	a.patches, a.labels = a.patches[:0], a.labels[:0]
+	a.patches, a.labels, a.targets = a.patches[:0], a.labels[:0], a.targets[:0]
 	a.cur, a.path, a.bulk = 0, 0, false
 	a.patch(patch{pos: uint32(r.pos), kind: patchHead})
 	a.begin(r.pos, true)
@@ -237,7 +245,8 @@ func (a *meter) enterLoop() {
 	}
 	a.close()
 	a.regions = append(a.regions, region{
-		parent: a.cur, depth: a.regions[a.cur].depth + 1, before: a.path,
+		parent: a.cur, depth: a.regions[a.cur].depth + 1,
+		before: a.regions[a.cur].before + a.path,
 		params: !a.bare(),
 		block:  span{uint32(a.in.imm), uint32(a.in.end)},
 		frame:  int32(len(a.frames)),
@@ -257,7 +266,7 @@ func (a *meter) end() {
 		r := a.regions[a.cur]
 		a.patch(patch{pos: uint32(a.in.end), kind: patchClose})
 		if a.path != none {
-			a.path += r.before
+			a.path += r.before - a.regions[r.parent].before
 		}
 		if r.calls {
 			a.regions[r.parent].calls = true
@@ -281,10 +290,7 @@ func (a *meter) branch(l uint32) int64 {
 	if a.path == none {
 		return none
 	}
-	path := a.path
-	for i := a.cur; i != f.region; i = a.regions[i].parent {
-		path += a.regions[i].before
-	}
+	path := a.path + a.regions[a.cur].before - a.regions[f.region].before
 	if f.op == opLoop {
 		a.regions[f.region].loops = true
 	} else {
@@ -382,11 +388,11 @@ func (a *meter) brTable() {
 	if a.lands(outer) != a.cur {
 		a.patch(patch{
 			pos: uint32(a.in.imm), skip: uint32(a.in.end - a.in.imm),
-			kind: patchTable, arg: int64(len(a.labels)),
+			kind: patchTable, arg: int64(len(a.targets)),
 		})
-		a.labels = append(a.labels, label{index: uint32(len(a.in.labels))})
+		a.targets = append(a.targets, target{index: uint32(len(a.in.labels))})
 		for _, l := range a.in.labels {
-			a.labels = append(a.labels, a.label(l))
+			a.targets = append(a.targets, target{l, a.lands(l)})
 		}
 	}
 	a.path = none

@@ -1,7 +1,6 @@
 package wasmbin
 
 import (
-	"errors"
 	"slices"
 	"testing"
 
@@ -91,5 +90,3 @@ func TestMeteredEqualsPlain(t *testing.T) {
 		})
 	}
 }
-
-var _ = errors.Is

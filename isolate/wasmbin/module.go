@@ -35,10 +35,18 @@ var sectionOrder = [...]int{
 const (
 	// MaxSize bounds the input; offsets fit in 32 bits because of it.
 	MaxSize = 256 << 20
-	// maxNesting bounds the stack of open blocks; locals are bounded because a
-	// declaration of six bytes can ask for 2^32 of them.
-	maxNesting = 20000
-	maxLocals  = 50000
+	// The others bound what a small input can make this package keep. They lie
+	// at or above what engines accept; Limits is for what is admitted.
+	maxNesting  = 20_000
+	maxLocals   = 50_000
+	maxBody     = 8 << 20
+	maxBrTable  = 1 << 16
+	maxValues   = 1_000 // parameters, results
+	maxTypes    = 1 << 17
+	maxImports  = 1 << 16
+	maxFuncs    = 1 << 20
+	maxEntities = 1 << 17 // tables, globals, exports, segments
+	maxEntries  = 1 << 22 // of element segments together
 )
 
 // A span is a part of the input.
@@ -157,15 +165,15 @@ func (m *module) readContent(id int, r *reader) {
 	case secFunction:
 		m.readFunctions(r)
 	case secTable:
-		for range r.count(3) {
+		for range r.count(3, maxEntities) {
 			m.info.Tables = append(m.info.Tables, r.table())
 		}
 	case secMemory:
-		for range r.count(2) {
+		for range r.count(2, maxEntities) {
 			m.info.Memories = append(m.info.Memories, r.memory())
 		}
 	case secGlobal:
-		for range r.count(4) {
+		for range r.count(4, maxEntities) {
 			m.readGlobal(r)
 		}
 	case secExport:
@@ -200,77 +208,6 @@ func (m *module) checkWhole(r *reader) {
 	}
 }
 
-func (m *module) readTypes(r *reader) {
-	n := r.count(3)
-	m.info.Types = n
-	for range n {
-		if c := r.byte(); r.err == nil && c != 0x60 {
-			r.failAt(r.pos-1, "unknown type form %#x", c)
-		}
-		if r.err != nil {
-			return
-		}
-		m.types = append(m.types, FuncType{Params: r.valueTypes(), Results: r.valueTypes()})
-	}
-}
-
-func (r *reader) valueTypes() []ValueType {
-	n := r.count(1)
-	if n == 0 {
-		return nil
-	}
-	ts := make([]ValueType, n)
-	for i := range ts {
-		ts[i] = r.valueType()
-	}
-	return ts
-}
-
-func (m *module) readImports(r *reader) {
-	for range r.count(4) {
-		im := Import{Module: r.name(), Name: r.name(), Kind: Kind(r.byte())}
-		switch im.Kind {
-		case KindFunc:
-			t := m.typeIndex(r)
-			if r.err != nil {
-				return
-			}
-			im.Func = m.types[t]
-			m.funcs = append(m.funcs, t)
-			m.info.ImportedFunctions++
-		case KindTable:
-			im.Table = r.table()
-			m.info.Tables = append(m.info.Tables, im.Table)
-			m.importedTables++
-		case KindMemory:
-			im.Memory = r.memory()
-			m.info.Memories = append(m.info.Memories, im.Memory)
-			m.importedMemories++
-		case KindGlobal:
-			im.Global = r.global()
-			m.info.Globals = append(m.info.Globals, im.Global)
-			m.importedGlobals++
-		default:
-			r.failAt(r.pos-1, "unknown import kind %d", im.Kind)
-		}
-		if r.err != nil {
-			return
-		}
-		m.info.Imports = append(m.info.Imports, im)
-	}
-}
-
-func (m *module) readFunctions(r *reader) {
-	n := r.count(1)
-	for range n {
-		m.funcs = append(m.funcs, m.typeIndex(r))
-		if r.err != nil {
-			return
-		}
-	}
-	m.info.Functions = n
-}
-
 func (m *module) typeIndex(r *reader) uint32 {
 	return r.index(len(m.types), "type")
 }
@@ -299,114 +236,6 @@ func (m *module) funcRef(r *reader) uint32 {
 		m.refs = append(m.refs, ref{uint32(start), uint32(r.pos - start), i})
 	}
 	return i
-}
-
-// limits reads minimum and maximum; flags beyond the known are refused.
-func (r *reader) limits(known byte) (min, max uint32, flags byte) {
-	start := r.pos
-	flags = r.byte()
-	if flags&^known != 0 {
-		r.failAt(start, "unknown limit flags %#x", flags)
-		return 0, 0, 0
-	}
-	min = r.u32()
-	if flags&1 != 0 {
-		max = r.u32()
-		if r.err == nil && max < min {
-			r.failAt(start, "maximum %d below minimum %d", max, min)
-		}
-	}
-	return min, max, flags
-}
-
-func (r *reader) table() Table {
-	t := Table{Type: r.refType()}
-	var flags byte
-	t.Min, t.Max, flags = r.limits(1)
-	t.HasMax = flags&1 != 0
-	return t
-}
-
-func (r *reader) memory() Memory {
-	var m Memory
-	var flags byte
-	start := r.pos
-	m.Min, m.Max, flags = r.limits(1)
-	m.HasMax = flags&1 != 0
-	if r.err == nil && (m.Min > 65536 || m.Max > 65536) {
-		r.failAt(start, "more than 65536 pages")
-	}
-	return m
-}
-
-func (r *reader) global() Global {
-	g := Global{Type: r.valueType()}
-	c := r.byte()
-	if r.err == nil && c > 1 {
-		r.failAt(r.pos-1, "unknown mutability %d", c)
-	}
-	g.Mutable = c == 1
-	return g
-}
-
-func (m *module) readGlobal(r *reader) {
-	if r.err != nil {
-		return
-	}
-	g := r.global()
-	m.constExpr(r)
-	m.info.Globals = append(m.info.Globals, g)
-}
-
-// constExpr reads a constant expression: one instruction and end.
-func (m *module) constExpr(r *reader) {
-	var in instr
-	r.next(&in)
-	if r.err != nil {
-		return
-	}
-	switch {
-	case in.op >= opI32Const && in.op <= opF64Const, in.op == opRefNull,
-		in.op == opPrefixFD && in.sub == 12:
-	case in.op == opRefFunc:
-		if int64(in.index) >= int64(len(m.funcs)) {
-			r.failAt(in.pos, "function index %d of %d", in.index, len(m.funcs))
-		}
-		m.refs = append(m.refs, ref{uint32(in.imm), uint32(in.end - in.imm), in.index})
-	case in.op == opGlobalGet:
-		if int64(in.index) >= int64(len(m.info.Globals)) {
-			r.failAt(in.pos, "global index %d of %d", in.index, len(m.info.Globals))
-		}
-	default:
-		r.failAt(in.pos, "not a constant expression")
-	}
-	if c := r.byte(); r.err == nil && c != opEnd {
-		r.failAt(r.pos-1, "constant expression of more than one instruction")
-	}
-}
-
-func (m *module) readExports(r *reader) {
-	seen := map[string]bool{}
-	for range r.count(3) {
-		start := r.pos
-		e := Export{Name: r.name(), Kind: Kind(r.byte())}
-		if r.err != nil {
-			return
-		}
-		if e.Kind == KindFunc {
-			e.Index = m.funcRef(r)
-		} else {
-			e.Index = r.index(m.space(e.Kind), e.Kind.String())
-		}
-		if seen[e.Name] {
-			r.failAt(start, "export %s twice", quote(e.Name))
-		}
-		if r.err != nil {
-			return
-		}
-		seen[e.Name] = true
-		m.info.Exports = append(m.info.Exports, e)
-	}
 }
 
 // space is the size of the index space of kind; 0 if there is none.

@@ -228,7 +228,7 @@ func (r *reader) immediates(in *instr, shape imm) {
 	case immBrTable:
 		r.brTable(in)
 	case immTypes:
-		for range r.count(1) {
+		for range r.count(1, maxValues) {
 			r.valueType()
 		}
 	case immMem, immMemLane:
@@ -276,7 +276,7 @@ func (r *reader) memArg() {
 }
 
 func (r *reader) brTable(in *instr) {
-	n := r.count(1)
+	n := r.count(1, maxBrTable)
 	in.labels = in.labels[:0]
 	for range n {
 		in.labels = append(in.labels, r.u32())

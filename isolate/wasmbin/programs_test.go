@@ -124,8 +124,7 @@ func multiValue() []byte {
 		get(0), i32(1),
 		blkT(opLoop, two, // counter, sum
 			set(1), i32(1), op(i32Sub), get(1), i32(3), op(i32Add),
-			call(swap), set(1), get(1), op(i32Eqz),
-			get(1), op(0x50-0x50+opDrop), op(opDrop), // leaves the sum
+			call(swap), set(1),
 			get(1), // sum, counter
 			call(swap),
 			get(1), brIf(0)),

@@ -114,9 +114,14 @@ func (r *reader) signed(bits int) int64 {
 
 // count reads the length of a vector whose elements take at least size bytes
 // each, so that a length beyond the rest of the input is never allocated for.
-func (r *reader) count(size int) int {
+// max bounds it further, where an element takes more memory than input.
+func (r *reader) count(size, max int) int {
 	start := r.pos
 	n := r.u32()
+	if r.err == nil && uint64(n) > uint64(max) {
+		r.failAt(start, "vector of %d elements, more than %d", n, max)
+		return 0
+	}
 	if r.err == nil && uint64(n)*uint64(size) > uint64(r.left()) {
 		r.failAt(start, "vector of %d elements in %d bytes", n, r.left())
 		return 0
@@ -126,7 +131,7 @@ func (r *reader) count(size int) int {
 
 func (r *reader) name() string {
 	start := r.pos
-	n := r.count(1)
+	n := r.count(1, MaxSize)
 	if r.err != nil {
 		return ""
 	}

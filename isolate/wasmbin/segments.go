@@ -3,7 +3,7 @@ package wasmbin
 // readElements reads element segments. Their flags: bit 0 not active, bit 1 an
 // explicit table or a declaration, bit 2 expressions instead of indices.
 func (m *module) readElements(r *reader) {
-	n := r.count(3)
+	n := r.count(3, maxEntities)
 	m.elements = uint32(n)
 	m.info.Elements = n
 	for range n {
@@ -34,7 +34,7 @@ func (m *module) readElements(r *reader) {
 }
 
 func (m *module) readEntries(r *reader, exprs bool) {
-	n := r.count(1)
+	n := r.count(1, maxEntries-m.info.ElementEntries)
 	m.info.ElementEntries += n
 	for range n {
 		if exprs {
@@ -49,7 +49,7 @@ func (m *module) readEntries(r *reader, exprs bool) {
 }
 
 func (m *module) readData(r *reader) {
-	n := r.count(2)
+	n := r.count(2, maxEntities)
 	m.info.DataSegments = n
 	for range n {
 		start := r.pos
@@ -64,7 +64,7 @@ func (m *module) readData(r *reader) {
 		default:
 			r.failAt(start, "unknown data segment %d", flags)
 		}
-		size := r.count(1)
+		size := r.count(1, MaxSize)
 		r.skip(size)
 		if r.err != nil {
 			return
@@ -102,7 +102,7 @@ func (m *module) names(shift func(uint32) uint32) []byte {
 	r := reader{b: m.wasm[:m.funcNames.end], pos: int(m.funcNames.pos), section: "name", fn: NoFunc}
 	var funcs []byte
 	if r.left() > 0 {
-		n := r.count(2)
+		n := r.count(2, maxFuncs)
 		funcs = appendU32(funcs, uint32(n))
 		last := -1
 		for range n {

@@ -52,9 +52,10 @@ func (e *emitter) wrapped(i int32) bool {
 	return r.loops && !r.params && r.depth <= maxWrapped
 }
 
-// findExits gives every wrapped root its exits.
+// findExits gives every wrapped root its exits, and then every region the
+// number of labels added around it.
 func (e *emitter) findExits() {
-	e.exit = append(e.exit[:0], make([]exits, len(e.a.regions))...)
+	clear(e.exit)
 	for i := range e.a.patches {
 		p := &e.a.patches[i]
 		if p.kind != patchBrIf {
@@ -64,12 +65,33 @@ func (e *emitter) findExits() {
 		if root == none || e.root[l.region] == root || !l.bare || !e.wrapped(root) {
 			continue
 		}
-		if x := &e.exit[root]; x.find(l.frame) == none && x.n < maxExits {
+		x := e.exit[root]
+		if x == nil {
+			x = &exits{}
+			e.exit[root] = x
+		}
+		if x.find(l.frame) == none && x.n < maxExits {
 			frame := e.a.regions[root].frame
 			x.to[x.n] = label{index: uint32(frame - 1 - l.frame), frame: l.frame, region: l.region}
 			x.n++
 		}
 	}
+	for i := 1; i < len(e.a.regions); i++ {
+		r := &e.a.regions[i]
+		r.added = e.a.regions[r.parent].added
+		if e.wrapped(int32(i)) {
+			r.added += wrapping + int32(e.exits(int32(i)).n)
+		}
+	}
+}
+
+var noExits exits
+
+func (e *emitter) exits(i int32) *exits {
+	if x := e.exit[i]; x != nil {
+		return x
+	}
+	return &noExits
 }
 
 func (e *emitter) enter(i int32) {
@@ -81,7 +103,7 @@ func (e *emitter) enter(i int32) {
 	}
 	bt := e.a.regions[i].block
 	e.out = append(append(e.out, opBlock), e.m.wasm[bt.pos:bt.end]...)
-	for range e.exit[i].n {
+	for range e.exits(i).n {
 		e.out = append(e.out, opBlock, blockEmpty)
 	}
 	e.out = append(e.out, opLoop, blockEmpty, opBlock, blockEmpty)
@@ -94,7 +116,7 @@ func (e *emitter) close(i int32) {
 	if !e.wrapped(i) {
 		return
 	}
-	x := &e.exit[i]
+	x := e.exits(i)
 	e.op(opBr, uint32(2+x.n))
 	e.out = append(e.out, opEnd)
 	e.refill(e.root[i] != none)
@@ -106,7 +128,7 @@ func (e *emitter) close(i int32) {
 		e.out = append(e.out, opEnd)
 		e.release()
 		// Past block T, and on from where the loop stands.
-		e.op(opBr, uint32(x.n-k)+e.target(e.a.regions[i].parent, &x.to[k]))
+		e.op(opBr, uint32(x.n-k)+e.label(e.a.regions[i].parent, &x.to[k]))
 	}
 	e.out = append(e.out, opEnd)
 }
@@ -118,7 +140,7 @@ func (e *emitter) back(p *patch, held bool) {
 		e.out = append(e.out, opIf, blockEmpty)
 		depth = 1
 	}
-	n := e.target(p.region, &l) + depth
+	n := e.label(p.region, &l) + depth
 	if e.wrapped(l.region) {
 		e.load(held)
 		e.i64(l.cost)
@@ -142,41 +164,30 @@ func (e *emitter) brIf(from int32, l *label) {
 	root := e.root[from]
 	if root == none || e.root[l.region] == root {
 		e.out = append(e.out, opBrIf)
-		e.out = appendU32(e.out, e.target(from, l))
+		e.out = appendU32(e.out, e.label(from, l))
 		return
 	}
 	k := none
 	if l.bare && e.wrapped(root) {
-		k = e.exit[root].find(l.frame)
+		k = e.exits(root).find(l.frame)
 	}
 	if k == none {
 		e.release()
 		e.out = append(e.out, opBrIf)
-		e.out = appendU32(e.out, e.target(from, l))
+		e.out = appendU32(e.out, e.label(from, l))
 		return
 	}
 	// To the root's loop, and past the two around it to the exit's block.
 	n := l.index - uint32(e.a.regions[root].frame-l.frame)
-	for i := from; i != root; i = e.a.regions[i].parent {
-		n += e.added(i)
-	}
-	e.op(opBrIf, n+uint32(wrapping+k))
+	e.op(opBrIf, e.target(from, n, root)+uint32(wrapping+k))
 }
 
-// target is the label that l, used in region from, has become: past the
-// wrappings on its way.
-func (e *emitter) target(from int32, l *label) uint32 {
-	n := l.index
-	for i := from; i != l.region; i = e.a.regions[i].parent {
-		n += e.added(i)
-	}
-	return n
+// target is what a label of a branch from one region to another has become:
+// past the wrappings on its way.
+func (e *emitter) target(from int32, index uint32, to int32) uint32 {
+	return index + uint32(e.a.regions[from].added-e.a.regions[to].added)
 }
 
-// added counts the labels that the wrapping of region i adds around its loop.
-func (e *emitter) added(i int32) uint32 {
-	if !e.wrapped(i) {
-		return 0
-	}
-	return wrapping + uint32(e.exit[i].n)
+func (e *emitter) label(from int32, l *label) uint32 {
+	return e.target(from, l.index, l.region)
 }
