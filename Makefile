@@ -61,7 +61,7 @@ FORCE:
 ## lint: gofmt, go vet, staticcheck
 lint: deps $(TESTRUN)
 	@status=0; check() { name=$$1; shift; $(TESTRUN) check -stage lint -name $$name -where '$(HERE)' -out $(RESULTS) -- "$$@" || status=1; }; \
-	check gofmt sh -c 'files=$$(git ls-files -co --exclude-standard "*.go"); bad=$$(gofmt -l $$files); [ -z "$$bad" ] || { echo "not gofmt-ed:"; echo "$$bad"; exit 1; }'; \
+	check gofmt sh -c 'bad=$$(find . -name "*.go" -not -path "./build/*" -not -path "./node_modules/*" -exec gofmt -l {} +); [ -z "$$bad" ] || { echo "not gofmt-ed:"; echo "$$bad"; exit 1; }'; \
 	check vet $(GO) vet ./...; \
 	check staticcheck $(GO) run $(STATICCHECK) ./...; \
 	exit $$status

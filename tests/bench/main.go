@@ -69,13 +69,13 @@ func run(ctx context.Context, rounds int) (_ []row, err error) {
 }
 
 func show(rows []row) {
-	fmt.Printf("%-44s %9s %9s %8s %8s %6s\n", "", "p50", "p99", "p50/floor", "p99/floor", "rounds")
+	fmt.Printf("%-44s %9s %9s %9s %9s %6s\n", "", "p50", "p99", "p50/floor", "p99/floor", "rounds")
 	for _, r := range rows {
 		ratio50, ratio99 := "1", "1"
 		if r.Floor != "" {
 			ratio50, ratio99 = fmt.Sprintf("%.1f", r.Ratio50), fmt.Sprintf("%.1f", r.Ratio99)
 		}
-		fmt.Printf("%-44s %9s %9s %8s %8s %6d\n", r.Name, round(r.P50), round(r.P99), ratio50, ratio99, r.Rounds)
+		fmt.Printf("%-44s %9s %9s %9s %9s %6d\n", r.Name, round(r.P50), round(r.P99), ratio50, ratio99, r.Rounds)
 	}
 }
 

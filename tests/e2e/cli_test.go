@@ -44,7 +44,7 @@ func TestCtl(t *testing.T) {
 	}{
 		{"run", "", []string{"run", "-t", who, "--input", "21", double}, 0, []string{"42"}},
 		{"run from stdin", "export default () => 'piped'", []string{"run", "-t", who, "-l", "js", "-"}, 0, []string{"piped"}},
-		{"run that throws", "", []string{"run", "-t", who, fails}, 1, []string{"no rows", "main.js:2"}},
+		{"run that throws", "", []string{"run", "-t", who, fails}, 1, []string{"no rows", "fails.js:2"}},
 		{"run that is killed", "", []string{"run", "-t", who, loop}, 1, []string{"limit_exceeded", "cpu"}},
 		{"run that is refused", "", []string{"run", "-t", harness.Stranger, loop}, 3, []string{"denied"}},
 		{"run towards a host that is not granted", "", []string{"run", "-t", who, "--allow", harness.DeniedHost, double}, 3, []string{harness.DeniedHost}},

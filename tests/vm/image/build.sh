@@ -21,8 +21,10 @@ fi
 rm -f "$out/key"
 
 started=$SECONDS
-work=$(mktemp -d "$out/work.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+# The dot keeps go's ./... out of it.
+work=$(mktemp -d "$out/.work.XXXXXX")
+trap 'rm -rf --one-file-system "$work"' EXIT
+trap 'exit 130' INT TERM HUP
 root=$work/root
 sources=/etc/apt/sources.list.d/debian.sources
 log=$out/build.log
@@ -54,7 +56,8 @@ fetch_kernel() {
 }
 
 make_root() {
-    mmdebstrap --mode=root --variant=minbase --format=directory \
+    # In a mount namespace of its own, so that no mount outlives it.
+    unshare --mount mmdebstrap --mode=root --variant=minbase --format=directory \
         --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' \
         --dpkgopt=force-unsafe-io \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
