@@ -131,6 +131,12 @@ func (w *workerSide) boot(ctx context.Context, files []*os.File) error {
 	// enter; the descriptor does not.
 	cache := "/proc/self/fd/" + strconv.Itoa(int(files[1].Fd()))
 	w.engine, err = quickjs.New(ctx, engineOptions(wasm, cache))
+	if err != nil {
+		// The code is not in the cache if the daemon is another build than we
+		// are: we cannot add it, but compile it for ourselves.
+		fmt.Fprintln(os.Stderr, "isolate worker: compile without the cache:", err)
+		w.engine, err = quickjs.New(ctx, engineOptions(wasm, ""))
+	}
 	return err
 }
 
