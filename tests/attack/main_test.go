@@ -20,6 +20,7 @@ import (
 	"sandboxd/internal/kernel"
 	"sandboxd/isolate"
 	"sandboxd/jail"
+	"sandboxd/netproxy"
 	"sandboxd/tests/internal/leftovers"
 )
 
@@ -38,12 +39,16 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	// This binary is also the kernel's probe and the isolates' worker.
+	// This binary is also the kernel's probe, the isolates' worker and the proxy.
 	if n := len(kernel.HelperArgs); len(os.Args) > n && slices.Equal(os.Args[1:n+1], kernel.HelperArgs) {
 		os.Exit(kernel.Main(os.Args[n+1:]))
 	}
-	if slices.Equal(os.Args[1:], []string{"role", "isolate-worker"}) {
+	switch strings.Join(os.Args[1:], " ") {
+	case "role isolate-worker":
 		isolate.WorkerMain()
+		return
+	case "role netproxy":
+		netproxy.Main()
 		return
 	}
 	code, err := run(m)
@@ -137,11 +142,18 @@ func nothingLeft(before leftovers.Inventory) error {
 	return nil
 }
 
-// newJail makes a jail with the probe in its workspace; it ends with the test.
+// newJail makes a jail without a network, with the probe in its workspace; it
+// ends with the test.
 func newJail(t *testing.T, tenant string) *jail.Jail {
+	t.Helper()
+	return newJailOn(t, tenant, nil)
+}
+
+func newJailOn(t *testing.T, tenant string, network *os.File) *jail.Jail {
 	t.Helper()
 	j, err := manager.Create(t.Context(), jail.Spec{
 		Tenant: tenant, Template: "host", Ephemeral: true, CABundle: []byte("# no certificate\n"), Resolvers: []string{"192.0.2.53"},
+		NetNS:  network,
 		Limits: jail.Limits{OpenFiles: openFiles, Pids: pids, Disk: disk},
 	})
 	if err != nil {
