@@ -3,9 +3,11 @@ package wasmbin
 import (
 	"bytes"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // section returns a module of one function type, one function and the section.
@@ -185,5 +187,42 @@ func TestLEB128(t *testing.T) {
 		if r.signed(32); r.err == nil {
 			t.Errorf("%x is read in 32 bits", bad)
 		}
+	}
+}
+
+// Bodies made to cost much more than their size: deep nests with branches over
+// all of them, long tables, loop after loop.
+func TestHostileBodies(t *testing.T) {
+	const depth = maxNesting - 1
+	table := append(appendU32(op(opBrTable), 60000), slices.Repeat(op(0), 60001)...)
+	far := slices.Concat(i32(0), brIf(depth-1))
+	for name, code := range map[string][]byte{
+		"branches over a deep nest": slices.Concat(
+			slices.Repeat(op(opLoop, blockEmpty), depth), slices.Repeat(far, 200_000), slices.Repeat(op(opEnd), depth)),
+		"tables":        slices.Concat(op(opLoop, blockEmpty), slices.Repeat(slices.Concat(op(opBlock, blockEmpty), i32(0), table, op(opEnd)), 16), op(opEnd)),
+		"many loops":    slices.Repeat(op(opLoop, blockEmpty, opI32Const, 0, opBrIf, 0, opEnd), 140_000),
+		"many branches": slices.Concat(op(opLoop, blockEmpty), slices.Repeat(slices.Concat(i32(0), brIf(0)), 250_000), op(opEnd)),
+	} {
+		var a asm
+		a.fn("", nil, nil, nil, code)
+		wasm := a.bytes()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		start := time.Now()
+		out, _, err := Rewrite(wasm, testOptions)
+		took := time.Since(start)
+		runtime.ReadMemStats(&after)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 400*uint64(len(wasm))+1<<20 {
+			t.Errorf("%s: %d bytes allocated for %d of input", name, allocated, len(wasm))
+		}
+		// Work that grows with the square of the input would take hours.
+		if took > 30*time.Second {
+			t.Errorf("%s: took %v", name, took)
+		}
+		t.Logf("%s: %d bytes in, %d out, %d allocated, %v", name, len(wasm), len(out), after.TotalAlloc-before.TotalAlloc, took)
 	}
 }

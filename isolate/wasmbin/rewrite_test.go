@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 )
 
@@ -232,5 +233,50 @@ func TestInspect(t *testing.T) {
 	if info, err = Inspect(imports()); err != nil || len(info.Imports) != 1 || info.Imports[0].Name != "note" ||
 		!slices.Equal(info.Imports[0].Func.Params, types(I32)) || info.ImportedFunctions != 1 {
 		t.Errorf("%+v %v", info, err)
+	}
+}
+
+// Imported tables, memories and globals come first in their index spaces and
+// stay where they are.
+func TestImportsOfEveryKind(t *testing.T) {
+	var lib asm
+	lib.memory = &Memory{Min: 1}
+	lib.tables = []Table{{Type: FuncRef, Min: 2}}
+	lib.globals = [][]byte{append([]byte{byte(I32), 1}, append(i32(40), opEnd)...)}
+	lib.exports = []Export{{"m", KindMemory, 0}, {"t", KindTable, 0}, {"g", KindGlobal, 0}}
+	h := newHost(t)
+	if _, err := h.rt.InstantiateWithConfig(h.ctx, lib.bytes(), wazero.NewModuleConfig().WithName("lib")); err != nil {
+		t.Fatal(err)
+	}
+	var a asm
+	note := a.importFunc("env", "note", types(I32), types(I32))
+	entry := func(name string, desc ...byte) []byte {
+		return append(appendName(appendName(nil, "lib"), name), desc...)
+	}
+	a.imports = append(a.imports,
+		entry("m", byte(KindMemory), 0, 1),
+		entry("t", byte(KindTable), byte(FuncRef), 0, 2),
+		entry("g", byte(KindGlobal), byte(I32), 1))
+	a.types = append(a.types, FuncType{types(I32), types(I32)})
+	run := uint32(1) // the only function import is note
+	a.globals = [][]byte{append([]byte{byte(I32), 1}, append(i32(2), opEnd)...)}
+	a.elems = [][]byte{funcElems(false, note, run)}
+	a.fn("", types(I32), types(I32), nil,
+		ix(opGlobalGet, 0), ix(opGlobalGet, 1), op(i32Add), get(0), op(i32Add),
+		i32(0), append(ix(opCallIndirect, 0), 0))
+	a.exports = []Export{{"run", KindFunc, run}}
+	o := testOptions
+	o.ExportGlobals = "g"
+	wasm, info := mustRewrite(t, a.bytes(), o)
+	if len(info.Memories) != 1 || len(info.Tables) != 1 || len(info.Globals) != 2 || len(info.ExportedGlobals) != 2 {
+		t.Errorf("%+v", info)
+	}
+	m := h.instantiate(wasm)
+	res, err := m.ExportedFunction("run").Call(h.ctx, 1)
+	if err != nil || res[0] != 44 || h.used(m) <= 0 {
+		t.Errorf("%v %v, used %d", res, err, h.used(m))
+	}
+	if _, _, err := Rewrite(a.bytes(), Options{MemoryMin: 2}); err == nil {
+		t.Error("an imported memory is resized")
 	}
 }
