@@ -120,6 +120,7 @@ type Daemon struct {
 	peers   sync.Map // net.Conn → *peer
 	roots   []byte   // the host's certificates, PEM
 
+	probing  sync.Mutex // held while doctor tries the kernel
 	stopping atomic.Bool
 	work     sync.WaitGroup // what must end before the parts are closed
 
@@ -330,7 +331,10 @@ var errShutdown = errors.New("the daemon stops")
 // Close ends everything: no new request, runs ended, jails destroyed, parts
 // closed, the sockets gone. It goes on after errors and returns them all.
 func (d *Daemon) Close(ctx context.Context) error {
-	if d.stopping.Swap(true) {
+	d.mu.Lock()
+	was := d.stopping.Swap(true)
+	d.mu.Unlock()
+	if was {
 		return nil
 	}
 	var errs []error
@@ -363,6 +367,17 @@ func (d *Daemon) Close(ctx context.Context) error {
 		errs = append(errs, err, d.audit.Close())
 	}
 	return errors.Join(append(errs, d.cfg.Discard())...)
+}
+
+// begin counts work that Close waits for; false means that none may begin.
+func (d *Daemon) begin() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopping.Load() {
+		return false
+	}
+	d.work.Add(1)
+	return true
 }
 
 // waitForWork waits for runs to write their records.

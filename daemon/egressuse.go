@@ -81,8 +81,9 @@ func (u *egressUse) unref(tenant string, e *egressTenant) {
 	if e.refs > 0 || len(u.m) <= keepEgress || u.m[tenant] != e {
 		return
 	}
-	u.d.work.Add(1)
-	go u.remove(tenant, e)
+	if u.d.begin() {
+		go u.remove(tenant, e)
+	}
 }
 
 // remove takes a tenant without work out of the proxy.
@@ -142,6 +143,9 @@ func (j *tenantJail) observe(dec *netproxy.Decision) {
 	if dec.Allowed {
 		if dec.Kind != "dns" {
 			j.requests++
+			for _, e := range running {
+				e.requested()
+			}
 		}
 		return
 	}

@@ -40,6 +40,7 @@ type execution struct {
 	denials  []api.Denial // guarded by mu
 	bytesOut int64        // guarded by mu
 	bytesIn  int64        // guarded by mu
+	requests int64        // guarded by mu
 	exit     *jail.Exit   // guarded by mu
 	receipt  *api.Receipt // guarded by mu
 }
@@ -58,6 +59,13 @@ func (e *execution) traffic(out, in int64) {
 	defer e.mu.Unlock()
 	e.bytesOut += out
 	e.bytesIn += in
+}
+
+// requested counts a request that was let out.
+func (e *execution) requested() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.requests++
 }
 
 func (e *execution) denied(d api.Denial) {
@@ -132,7 +140,11 @@ func (d *Daemon) startExec(ctx context.Context, j *tenantJail, e *execution, spe
 		<-old.ready
 		return old, old.failed
 	}
-	if e.run == nil {
+	begun := d.begin()
+	if !begun {
+		err = errStopping
+	}
+	if err == nil && e.run == nil {
 		_, err = d.record(ctx, audit.Record{Kind: audit.KindExec, Tenant: j.tenant, RunID: e.id, Caller: e.caller,
 			Fields: map[string]any{"phase": "start", "argv": clipAll(e.argv), "background": e.background, "cwd": spec.Cwd}})
 	}
@@ -144,6 +156,9 @@ func (d *Daemon) startExec(ctx context.Context, j *tenantJail, e *execution, spe
 		close(e.ready)
 		close(e.done)
 		j.forgetExec(e)
+		if begun {
+			d.work.Done()
+		}
 		if e.run == nil {
 			_, _ = d.record(ctx, audit.Record{Kind: audit.KindExec, Tenant: j.tenant, RunID: e.id, Caller: e.caller,
 				Fields: map[string]any{"phase": "not_started", "argv": clipAll(e.argv), "error": clip(err.Error(), 500)}})
@@ -157,7 +172,6 @@ func (d *Daemon) startExec(ctx context.Context, j *tenantJail, e *execution, spe
 		j.active++
 		j.mu.Unlock()
 	}
-	d.work.Add(1)
 	d.metrics.execs.Inc()
 	go d.watchExec(e)
 	return e, nil
@@ -232,7 +246,7 @@ func (e *execution) describe() api.Process {
 	if p.Started.IsZero() {
 		p.Started = e.begun
 	}
-	p.Usage.BytesOut, p.Usage.BytesIn = api.UsedCount(e.bytesOut, 0), api.UsedCount(e.bytesIn, 0)
+	p.Usage.BytesOut, p.Usage.BytesIn, p.Usage.Requests = api.UsedCount(e.bytesOut, 0), api.UsedCount(e.bytesIn, 0), api.UsedCount(e.requests, 0)
 	p.Usage.Wall = api.UsedDuration(time.Since(p.Started), e.timeout)
 	p.Usage.Output.Limit = e.output
 	if e.exit == nil {

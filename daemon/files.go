@@ -3,7 +3,6 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -92,8 +91,10 @@ func (d *Daemon) handleFilePut(q *request) error {
 		return api.TooLarge("the file", maxFile)
 	}
 	return d.withJail(q, func(j *tenantJail) error {
-		body := &patientReader{r: q.http.Body, rc: http.NewResponseController(q.w)}
-		if _, err := j.jail.WriteFile(q.ctx(), filePath(q), body, uint32(mode), maxFile); err != nil {
+		if _, err := j.jail.WriteFile(q.ctx(), filePath(q), &patientReader{q}, uint32(mode), maxFile); err != nil {
+			return err
+		}
+		if err := q.readDeadline(time.Time{}); err != nil {
 			return err
 		}
 		return q.noContent()
@@ -101,16 +102,13 @@ func (d *Daemon) handleFilePut(q *request) error {
 }
 
 // patientReader lets an upload last as long as it goes on.
-type patientReader struct {
-	r  io.Reader
-	rc *http.ResponseController
-}
+type patientReader struct{ q *request }
 
 func (p *patientReader) Read(b []byte) (int, error) {
-	if err := p.rc.SetReadDeadline(time.Now().Add(slowReader)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := p.q.readDeadline(time.Now().Add(slowReader)); err != nil {
 		return 0, err
 	}
-	return p.r.Read(b)
+	return p.q.http.Body.Read(b)
 }
 
 func (d *Daemon) handleFileDelete(q *request) error {

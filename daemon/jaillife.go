@@ -82,7 +82,6 @@ func (d *Daemon) createJail(ctx context.Context, tenant string, caller policy.Ca
 		_, _ = d.record(ctx, audit.Record{Kind: audit.KindJail, Tenant: tenant, Fields: map[string]any{"event": "failed", "error": clip(err.Error(), 500)}})
 		return nil, fmt.Errorf("create jail %s: %w", tenant, err)
 	}
-	d.work.Add(1)
 	d.metrics.jailsCreated.Inc()
 	j.life = time.AfterFunc(time.Until(j.deadline), func() { j.end("lifetime") })
 	return j, nil

@@ -41,12 +41,16 @@ func (d *Daemon) handleRun(q *request) error {
 		return err
 	}
 	r := d.newRun(q, &req, modules)
-	if old := d.runs.add(r); old != nil {
-		return d.joinRun(q, r, old)
+	if !d.begin() {
+		return errStopping
 	}
-	d.work.Add(1)
 	ctx, cancel := context.WithCancelCause(d.base)
 	r.cancel = cancel
+	if old := d.runs.add(r); old != nil {
+		cancel(nil)
+		d.work.Done()
+		return d.joinRun(q, r, old)
+	}
 	p, err := d.planRun(q.tenant, &req, modules, main)
 	if err == nil {
 		r.record.Environment = p.environment
@@ -82,6 +86,12 @@ func (d *Daemon) newRun(q *request, req *api.RunRequest, modules map[string]stri
 func (d *Daemon) joinRun(q *request, r, old *run) error {
 	if old.tenant != r.tenant || old.codeSHA != r.codeSHA {
 		return &api.Error{Code: api.CodeConflict, Field: "run_id", Message: fmt.Sprintf("run %.130q exists and is another one", r.id), Hint: "use a new run_id for other code"}
+	}
+	old.mu.Lock()
+	trimmed := old.trimmed
+	old.mu.Unlock()
+	if trimmed {
+		return &api.Error{Code: api.CodeGone, Field: "run_id", Message: "the run has run, and its result is no longer kept", Hint: "the rest of its record is at /v1/runs/{run}"}
 	}
 	return d.answerRun(q, old)
 }

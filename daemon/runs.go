@@ -18,7 +18,7 @@ import (
 // What the registry keeps of runs that have ended.
 const (
 	keepRuns   = 4096
-	keepEvents = 64 << 20 // bytes of all ended runs' events together
+	keepEvents = 64 << 20 // bytes of all ended runs' events and output together
 	keepDenied = 256      // denials of one run
 	keepCalls  = 1024     // calls of one run
 )
@@ -31,11 +31,34 @@ type run struct {
 	events     eventLog
 	cancel     context.CancelCauseFunc
 	done       chan struct{}
+	kept       int64 // guarded by registry.mu: what it takes of keepEvents
 
-	mu     sync.Mutex
-	record api.Run                        // guarded by mu; complete when done is closed
-	tools  map[string]chan api.ToolAnswer // guarded by mu
-	ncalls int                            // guarded by mu
+	mu      sync.Mutex
+	record  api.Run                        // guarded by mu; complete when done is closed
+	tools   map[string]chan api.ToolAnswer // guarded by mu
+	ncalls  int                            // guarded by mu
+	trimmed bool                           // guarded by mu
+}
+
+// size is about what the run takes in memory.
+func (r *run) size() int64 {
+	n := r.events.size()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n += int64(len(r.record.Result) + len(r.record.Stdout) + len(r.record.Stderr))
+	for i := range r.record.Logs {
+		n += int64(len(r.record.Logs[i].Message) + len(r.record.Logs[i].Data))
+	}
+	return n
+}
+
+// trim gives up events, output and result; the rest of the record stays.
+func (r *run) trim() {
+	r.events.drop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.record.Result, r.record.Stdout, r.record.Stderr, r.record.Logs = nil, "", "", nil
+	r.trimmed = true
 }
 
 func (r *run) ended() bool {
@@ -132,7 +155,8 @@ func (g *registry) finished(r *run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.active--
-	g.bytes += r.events.size()
+	r.kept = r.size()
+	g.bytes += r.kept
 	g.events.PushFront(r)
 	for g.bytes > keepEvents && g.events.Len() > 1 {
 		g.giveUp(g.events.Back())
@@ -148,8 +172,8 @@ func (g *registry) finished(r *run) {
 
 func (g *registry) giveUp(e *list.Element) {
 	old := e.Value.(*run)
-	g.bytes -= old.events.size()
-	old.events.drop()
+	g.bytes -= old.kept
+	old.trim()
 	g.events.Remove(e)
 }
 

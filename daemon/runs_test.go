@@ -154,3 +154,20 @@ func TestIDs(t *testing.T) {
 		t.Errorf("made ids are %q and %q", a, b)
 	}
 }
+
+func TestTrimmedRunSaysSo(t *testing.T) {
+	r := testRun("a")
+	r.record = api.Run{RunID: "a", Result: []byte("1"), Stdout: "x", Status: api.StatusOK}
+	if r.size() < 2 {
+		t.Errorf("its size is %d", r.size())
+	}
+	r.trim()
+	if rec := r.snapshot(); rec.Result != nil || rec.Stdout != "" || rec.Status != api.StatusOK {
+		t.Errorf("after the trim: %+v", rec)
+	}
+	d := &Daemon{}
+	err := d.joinRun(&request{}, testRun("a"), r)
+	if e := toAPI(err); e.Code != api.CodeGone {
+		t.Errorf("joining it gives %v", err)
+	}
+}

@@ -64,7 +64,11 @@ func (d *Daemon) handleDoctor(q *request) error {
 		exe = "/proc/self/exe"
 	}
 	doc := api.Doctor{OK: true, Checks: []api.Check{}}
-	for _, c := range kernel.Probe(q.ctx(), exe).Checks() {
+	// One probe at a time: each makes processes and namespaces.
+	d.probing.Lock()
+	checks := kernel.Probe(q.ctx(), exe).Checks()
+	d.probing.Unlock()
+	for _, c := range checks {
 		doc.Checks = append(doc.Checks, api.Check{Name: c.Name, Status: string(c.Status), Found: c.Found, Needed: c.Needed, Consequence: c.Consequence, Remedy: c.Remedy})
 		doc.OK = doc.OK && c.Status != kernel.Missing
 	}

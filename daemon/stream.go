@@ -61,6 +61,10 @@ func (d *Daemon) stream(q *request, events iter.Seq2[api.Event, error]) error {
 		}
 	}
 	begin()
+	// The connection may serve other requests after this one.
+	if err := rc.SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
 	return nil
 }
 

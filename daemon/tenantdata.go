@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"sandboxd/daemon/api"
 	"sandboxd/daemon/audit"
@@ -58,8 +59,11 @@ func (d *Daemon) handleKVPut(q *request) error {
 	if err := d.granted(q.tenant); err != nil {
 		return err
 	}
-	value, err := io.ReadAll(io.LimitReader(q.http.Body, maxValue+1))
+	value, err := io.ReadAll(io.LimitReader(&patientReader{q}, maxValue+1))
 	if err != nil {
+		return err
+	}
+	if err := q.readDeadline(time.Time{}); err != nil {
 		return err
 	}
 	if len(value) > maxValue {

@@ -98,17 +98,23 @@ func (t *tenantTable) acquire(ctx context.Context, tenant string, caller policy.
 			return nil, false, err
 		}
 	}
-	if t.d.stopping.Load() {
+	if !t.d.begin() {
 		return nil, false, errStopping
 	}
 	j, err = t.d.createJail(ctx, tenant, caller, req)
 	if err != nil {
+		t.d.work.Done()
 		return nil, false, err
 	}
 	t.mu.Lock()
 	s.jail = j
 	t.mu.Unlock()
 	go t.watch(s, j)
+	if t.d.stopping.Load() {
+		// It came too late for closeAll to see it.
+		go j.end("daemon_stop")
+		return nil, false, errStopping
+	}
 	return j, true, j.use(ctx)
 }
 

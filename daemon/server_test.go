@@ -1,0 +1,45 @@
+package daemon
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"sandboxd/daemon/api"
+)
+
+// deadlines records what is set on a connection.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	read, write []time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error  { d.read = append(d.read, t); return nil }
+func (d *deadlines) SetWriteDeadline(t time.Time) error { d.write = append(d.write, t); return nil }
+
+// TestDeadlinesAreTakenBack: a deadline that stayed would end a run that is
+// silent for longer than a body may take.
+func TestDeadlinesAreTakenBack(t *testing.T) {
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	r := httptest.NewRequest("POST", "/", strings.NewReader(`{"language":"js","code":"1"}`))
+	r.Header.Set("Content-Type", "application/json")
+	q := &request{http: r, w: w}
+	if err := q.decode(new(api.RunRequest)); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.read) != 2 || !w.read[0].After(time.Now()) || !w.read[1].IsZero() {
+		t.Errorf("read deadlines are %v", w.read)
+	}
+	var l eventLog
+	l.append(api.Event{Type: api.EventResult})
+	if err := (&Daemon{}).stream(q, l.all(r.Context(), 0, true)); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.write) != 2 || !w.write[0].After(time.Now()) || !w.write[1].IsZero() {
+		t.Errorf("write deadlines are %v", w.write)
+	}
+	if got := w.Header().Get("Content-Type"); got != "application/x-ndjson" || !strings.HasSuffix(w.Body.String(), "\n") {
+		t.Errorf("the stream is %q %q", got, w.Body.String())
+	}
+}
