@@ -84,6 +84,8 @@ type Limits struct {
 	Dial   time.Duration `json:"dial"`
 	Answer time.Duration `json:"answer"`
 	Total  time.Duration `json:"total"`
+	// Tunnel is how long nothing may move in a tunnel.
+	Tunnel time.Duration `json:"tunnel"`
 }
 
 // DefaultLimits are used for each field that is not set.
@@ -91,7 +93,7 @@ func DefaultLimits() Limits {
 	return Limits{
 		Connections: 512, Rate: 5000, Burst: 10000,
 		Header: 10 * time.Second, Idle: 2 * time.Minute, Dial: 10 * time.Second,
-		Answer: 5 * time.Minute, Total: 12 * time.Hour,
+		Answer: 5 * time.Minute, Total: 12 * time.Hour, Tunnel: 30 * time.Minute,
 	}
 }
 
@@ -109,6 +111,7 @@ func (l Limits) Filled() Limits {
 	}
 	for _, f := range []struct{ v, d *time.Duration }{
 		{&l.Header, &d.Header}, {&l.Idle, &d.Idle}, {&l.Dial, &d.Dial}, {&l.Answer, &d.Answer}, {&l.Total, &d.Total},
+		{&l.Tunnel, &d.Tunnel},
 	} {
 		if *f.v <= 0 {
 			*f.v = *f.d

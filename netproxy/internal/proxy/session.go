@@ -123,7 +123,7 @@ func (c *session) refuseHead(err error) {
 	default:
 		return
 	}
-	c.refuse(nil, r)
+	c.reject(nil, r)
 }
 
 // A request is one that was read and whose target is clear.
@@ -148,10 +148,21 @@ func (c *session) one(head *strict.Head) bool {
 	}
 	req, r := c.target(head)
 	if r != nil {
-		c.refuse(head, r)
+		c.reject(head, r)
 		return !r.closing && c.drain(head)
 	}
 	return c.forward(req)
+}
+
+// reject refuses a request whose target is not clear, and puts that on record.
+func (c *session) reject(head *strict.Head, r *refusal) {
+	rec := c.record("request")
+	rec.d.Host = r.host
+	if head != nil {
+		rec.d.Method = head.Method
+	}
+	rec.refused(r.reason)
+	c.refuse(head, r)
 }
 
 // drain reports whether the connection can go on after an answer that was

@@ -20,19 +20,19 @@ import (
 // used up afterwards.
 func (c *session) connect(head *strict.Head) {
 	if c.mode != modeProxy {
-		c.refuse(head, misdirected(c.host, "no tunnel inside a tunnel"))
+		c.reject(head, misdirected(c.host, "no tunnel inside a tunnel"))
 		return
 	}
 	h, port, err := names.SplitHostPort(head.Target, 443)
 	if err != nil {
-		c.refuse(head, malformed("host_invalid", "CONNECT needs host:port"))
+		c.reject(head, malformed("host_invalid", "CONNECT needs host:port"))
 		return
 	}
 	if head.Host != "" {
 		// Some clients leave the port out of Host here.
 		hh, hp, err := names.SplitHostPort(head.Host, port)
 		if err != nil || hh != h || hp != port {
-			c.refuse(head, misdirected(h, "the Host must be the CONNECT target"))
+			c.reject(head, misdirected(h, "the Host must be the CONNECT target"))
 			return
 		}
 	}
@@ -275,8 +275,10 @@ func (c *session) join() {
 	}
 }
 
-// splice carries bytes both ways until both sides are done. Between two TCP
-// sockets the kernel does it.
+// splice carries bytes both ways until both sides are done. The bytes go
+// through this process: splice(2) would be faster by little, next to TLS, and
+// is a part of the kernel that a process which parses hostile input should not
+// have.
 func (t *tunnel) splice(hello *strict.Hello) {
 	c := t.c
 	stop := context.AfterFunc(t.ctx, func() { // step 23, and the total time
@@ -290,21 +292,13 @@ func (t *tunnel) splice(hello *strict.Hello) {
 		t.end("upstream_failed")
 		return
 	}
-	in := make(chan int64, 1)
-	go func() {
-		n, _ := io.Copy(c.conn, t.up)
-		closeWrite(c.conn)
-		in <- n
-	}()
-	out, _ := io.Copy(t.up, c.conn)
-	closeWrite(t.up)
-	n := <-in
+	out, in := (&pipe{idle: c.s.limits.Tunnel}).run(c.conn, t.up)
 	t.ended = true
 	why := ""
 	if errors.Is(context.Cause(t.ctx), errRevoked) {
 		why = "revoked"
 	}
-	t.rec.finished(why, 0, out+int64(len(first)), n)
+	t.rec.finished(why, 0, out+int64(len(first)), in)
 }
 
 func closeWrite(c net.Conn) {
