@@ -226,6 +226,10 @@ func fromSystem(err error) *api.Error {
 		return &api.Error{Code: api.CodeNotFound, Field: "path", Message: "there is no such file or folder"}
 	case errors.Is(err, os.ErrExist):
 		return &api.Error{Code: api.CodeConflict, Message: "it exists already"}
+	case errors.Is(err, unix.EAGAIN):
+		return &api.Error{Code: api.CodeBusy, Field: "path", Message: "the path changed while it was looked up", Retryable: true}
+	case errors.Is(err, unix.EROFS):
+		return &api.Error{Code: api.CodeDenied, Field: "path", Message: "this part of the jail is read-only"}
 	case errors.Is(err, os.ErrPermission), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
 		return &api.Error{Code: api.CodeDenied, Field: "path", Message: "the path may not be used"}
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.ENAMETOOLONG):

@@ -71,6 +71,8 @@ func TestErrorsBecomeCodes(t *testing.T) {
 		{data.ErrNotFound, api.CodeNotFound, 404, ""},
 		{os.ErrNotExist, api.CodeNotFound, 404, "path"},
 		{unix.ENOTDIR, api.CodeConflict, 409, "path"},
+		{unix.EAGAIN, api.CodeBusy, 429, "path"},
+		{unix.EROFS, api.CodeDenied, 403, "path"},
 		{unix.ENOSPC, api.CodeLimit, 422, ""},
 		{context.DeadlineExceeded, api.CodeLimit, 422, ""},
 		{context.Canceled, api.CodeCanceled, 409, ""},
