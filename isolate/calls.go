@@ -222,10 +222,16 @@ func (c *calls) wait() {
 	}
 }
 
+// An answerKeeper is a Host that wants to know when an answer was taken.
+type answerKeeper interface{ settled(size int) }
+
 // settle hands an answer to the code.
 func (r *run) settle(a answer) error {
 	c := &r.calls
 	c.open--
+	if k, ok := r.host.(answerKeeper); ok {
+		defer k.settled(len(a.value))
+	}
 	if end := c.running[a.id]; end != nil {
 		end()
 		delete(c.running, a.id)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 	"unsafe"
@@ -122,7 +123,7 @@ func hostileWorker(mode string) {
 	case "large result":
 		send(result(Result{Status: StatusOK, Phase: PhaseFinished, Value: json.RawMessage(fmt.Sprintf(`"%0200000d"`, 0))}))
 	case "memory":
-		hoard := make([]byte, workerMemory+(256<<20))
+		hoard := make([]byte, workerMemory+(512<<20))
 		for i := 0; i < len(hoard); i += 4096 {
 			hoard[i] = 1
 		}
@@ -133,6 +134,7 @@ func hostileWorker(mode string) {
 		os.Exit(4)
 	}
 	time.Sleep(time.Hour)
+	runtime.KeepAlive(conn) // unreachable, it would be closed
 }
 
 // probe does what native code in a worker would try, and tells what came of it.

@@ -233,7 +233,8 @@ func (w *process) allowedMemory() int64 {
 	defer w.mu.Unlock()
 	n := int64(workerMemory)
 	for _, r := range w.runs {
-		n += r.req.Limits.Memory
+		// Its memory, and as much of answers on their way; see workerRun.most.
+		n += 2*r.req.Limits.Memory + 2*MaxAnswer
 	}
 	return n
 }

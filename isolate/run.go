@@ -258,6 +258,10 @@ func (r *run) wait() error {
 
 // ended says why ctx is done.
 func (r *run) ended() error {
+	var e *Error
+	if errors.As(context.Cause(r.ctx), &e) {
+		return e
+	}
 	if errors.Is(context.Cause(r.ctx), errWall) {
 		return limitError("wall", time.Since(r.started).Round(time.Millisecond), r.req.Limits.Wall)
 	}

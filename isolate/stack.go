@@ -56,7 +56,7 @@ func (c *code) mapStack(stack string) (text, file string, line, column int) {
 
 // mapText rewrites the frames in text that the code printed.
 func (c *code) mapText(s string) string {
-	if !strings.Contains(s, "\n    at ") {
+	if len(s) > maxStackText || !strings.Contains(s, "\n    at ") {
 		return s
 	}
 	text, _, _, _ := c.mapStack(s)

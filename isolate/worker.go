@@ -169,7 +169,7 @@ func (w *workerSide) serve() error {
 			continue // it has ended meanwhile
 		}
 		if f.kind == frameCancel {
-			r.cancel()
+			r.cancel(nil)
 			continue
 		}
 		r.answer(f)
@@ -177,13 +177,13 @@ func (w *workerSide) serve() error {
 }
 
 func (w *workerSide) start(id uint64, job *jobMessage) {
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &workerRun{w: w, id: id, cancel: cancel, calls: map[uint64]chan *frame{}}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	r := &workerRun{w: w, id: id, cancel: cancel, most: job.Request.Limits.Memory + MaxAnswer, calls: map[uint64]chan *frame{}}
 	w.mu.Lock()
 	w.runs[id] = r
 	w.mu.Unlock()
 	go func() {
-		defer cancel()
+		defer cancel(nil)
 		runOn(ctx, w.engine, job, r, r.finish)
 	}()
 }
@@ -192,10 +192,13 @@ func (w *workerSide) start(id uint64, job *jobMessage) {
 type workerRun struct {
 	w      *workerSide
 	id     uint64
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
+	// most is what its answers may hold here before the code has taken them.
+	most int64
 
 	mu    sync.Mutex
 	last  uint64
+	held  int64
 	calls map[uint64]chan *frame
 }
 
@@ -260,8 +263,23 @@ func (r *workerRun) answer(f *frame) {
 	r.mu.Lock()
 	answers := r.calls[f.call]
 	delete(r.calls, f.call)
+	if answers != nil {
+		r.held += int64(len(f.data))
+	}
+	held := r.held
 	r.mu.Unlock()
+	if held > r.most {
+		r.cancel(limitError("memory", held, r.most))
+		return
+	}
 	if answers != nil {
 		answers <- f
 	}
+}
+
+// settled implements answerKeeper.
+func (r *workerRun) settled(size int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held -= int64(size)
 }

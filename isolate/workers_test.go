@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -112,6 +113,9 @@ func TestHostileWorker(t *testing.T) {
 			if !errors.As(err, &w) || w.Reason == "" {
 				t.Fatalf("result %+v, error %v; want a WorkerError", res, err)
 			}
+			if mode == "memory" && !strings.Contains(w.Reason, "bytes of memory") {
+				t.Errorf("reason %q", w.Reason)
+			}
 			if len(h.text()) > 3<<20 {
 				t.Errorf("%d bytes of output came through", len(h.text()))
 			}
@@ -127,7 +131,7 @@ func TestHostileWorker(t *testing.T) {
 
 func hostilePool(t *testing.T, mode string) *workerPool {
 	t.Helper()
-	p, err := NewWorkers(context.Background(), Config{GuestDir: guestDir, CacheDir: testCache, Workers: 1, Args: []string{"hostile-worker:" + mode}, UIDBase: testUID})
+	p, err := NewWorkers(context.Background(), Config{GuestDir: guestDir, CacheDir: testCache, Workers: 1, Args: []string{"hostile-worker:" + mode}, UIDBase: testUID, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +186,30 @@ func TestDeaf(t *testing.T) {
 	if err != nil || res.Status != StatusKilled || res.Error.Limit != "wall" {
 		t.Fatalf("%+v, %v", res, err)
 	}
+}
+
+// TestManyAnswers: what the host answers counts against the run's memory while
+// the code has not taken it.
+func TestManyAnswers(t *testing.T) {
+	p := newWorkers(t, 1)
+	worker := p.workers[0]
+	large := json.RawMessage(`"` + strings.Repeat("x", 10<<20) + `"`)
+	h := &fakeHost{call: func(context.Context, Call) (json.RawMessage, error) { return large, nil }}
+	r := js(`export default async (i, env) => { const all = Array.from({length: 20}, () => env.X.large()); for (let i = 0; i < 1e9; i++) ; await Promise.all(all) }`)
+	r.Bindings = []Binding{{Name: "X", Methods: []string{"large"}}}
+	r.Limits.Concurrency, r.Limits.CPU, r.Limits.Memory = 20, 5*time.Second, 64<<20
+	res := run1(t, p, r, h)
+	if res.Status != StatusKilled || res.Error.Limit != "memory" {
+		t.Errorf("%+v %v", res, res.Error)
+	}
+	if p.workers[0] != worker {
+		t.Error("the worker did not live through it")
+	}
+	// One at a time is no burden.
+	r = js(`export default async (i, env) => { let n = 0; for (let i = 0; i < 2; i++) n += (await env.X.large()).length; return n }`)
+	r.Bindings = []Binding{{Name: "X", Methods: []string{"large"}}}
+	r.Limits.Memory = 256 << 20
+	check(t, run1(t, p, r, h), h, want{value: "20971520"})
 }
 
 // TestLies: what a worker says of itself does not hide what it did.
