@@ -409,4 +409,6 @@ func readAll(t testing.TB, resp *http.Response, err error) string {
 	return string(b)
 }
 
+func contains(err error, s string) bool { return strings.Contains(err.Error(), s) }
+
 func hasSecret(s string) bool { return strings.Contains(s, secret) }

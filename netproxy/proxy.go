@@ -75,8 +75,9 @@ func (p *Proxy) startChild(ctx context.Context, roots []byte) error {
 	if err := p.sendCredentials(ctx); err != nil {
 		return err
 	}
+	servers := nameServers(resolvConf)
 	hello := control.Hello{
-		Roots: roots, PreviewBase: p.cfg.PreviewBase, Synthetic: p.cfg.Synthetic, Limits: p.cfg.Limits,
+		Roots: roots, Servers: servers, PreviewBase: p.cfg.PreviewBase, Synthetic: p.cfg.Synthetic, Limits: p.cfg.Limits,
 	}
 	var files []*os.File
 	if p.cfg.Preview != nil {
@@ -94,6 +95,7 @@ func (p *Proxy) startChild(ctx context.Context, roots []byte) error {
 	if _, err := p.peer.Call(ctx, control.MethodHello, hello, nil, files...); err != nil {
 		return fmt.Errorf("netproxy: the proxy process did not start: %w", err)
 	}
+	go p.watchNameServers(servers)
 	return nil
 }
 

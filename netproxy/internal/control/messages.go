@@ -18,6 +18,7 @@ const (
 	MethodExpose      = "expose"      // Expose
 	MethodUnexpose    = "unexpose"    // Unexpose
 	MethodRemove      = "remove"      // Remove
+	MethodServers     = "servers"     // Servers
 
 	MethodDecision = "decision" // Decision → acknowledgement, or a notice
 	MethodDialJail = "dialjail" // DialJail → one socket
@@ -63,6 +64,8 @@ type Hello struct {
 	Roots       []byte `json:"roots"`
 	Preview     bool   `json:"preview"`
 	PreviewBase string `json:"preview_base"`
+	// Servers are the host's name servers.
+	Servers []netip.AddrPort `json:"servers"`
 	// Synthetic is where DNS answers come from.
 	Synthetic netip.Prefix `json:"synthetic"`
 	Limits    Limits       `json:"limits"`
@@ -165,6 +168,11 @@ type Unexpose struct {
 // Remove ends everything of a tenant.
 type Remove struct {
 	Tenant string `json:"tenant"`
+}
+
+// Servers replaces the name servers.
+type Servers struct {
+	Servers []netip.AddrPort `json:"servers"`
 }
 
 // DialJail asks for a connection to a published port.

@@ -42,6 +42,13 @@ type envelope struct {
 	Error  string          `json:"error,omitempty"`
 }
 
+// outgoing is an envelope that is written in one go.
+type outgoing struct {
+	ID     uint64 `json:"id,omitempty"`
+	Method string `json:"method,omitempty"`
+	Body   any    `json:"body,omitempty"`
+}
+
 type answer struct {
 	envelope
 	files []*os.File
@@ -161,10 +168,6 @@ func (p *Peer) serve(ctx context.Context, a answer) {
 // Call sends a request and waits for its answer, which is decoded to out if
 // that is not nil. The files stay the caller's; those that come back are too.
 func (p *Peer) Call(ctx context.Context, method string, in, out any, files ...*os.File) ([]*os.File, error) {
-	body, err := json.Marshal(in)
-	if err != nil {
-		return nil, err
-	}
 	c := make(chan answer, 1)
 	p.mu.Lock()
 	if p.waiting == nil {
@@ -175,7 +178,7 @@ func (p *Peer) Call(ctx context.Context, method string, in, out any, files ...*o
 	id := p.next
 	p.waiting[id] = c
 	p.mu.Unlock()
-	b, err := json.Marshal(envelope{ID: id, Method: method, Body: body})
+	b, err := json.Marshal(outgoing{ID: id, Method: method, Body: in})
 	if err == nil {
 		err = p.conn.Send(b, files...)
 	}
@@ -223,11 +226,7 @@ func (p *Peer) forget(id uint64, c chan answer) {
 
 // Notify sends a request that has no answer.
 func (p *Peer) Notify(method string, in any) error {
-	body, err := json.Marshal(in)
-	if err != nil {
-		return err
-	}
-	b, err := json.Marshal(envelope{Method: method, Body: body})
+	b, err := json.Marshal(outgoing{Method: method, Body: in})
 	if err != nil {
 		return err
 	}

@@ -18,11 +18,6 @@ import (
 	"sandboxd/netproxy/internal/names"
 )
 
-// A Resolver looks names up; *net.Resolver is one.
-type Resolver interface {
-	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
-}
-
 var (
 	errAddress = errors.New("address refused")
 	errLookup  = errors.New("name not resolved")

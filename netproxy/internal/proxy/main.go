@@ -125,6 +125,12 @@ func change(server *Server, method string, body json.RawMessage) error {
 			err = server.SetRules(in.Tenant, in.Rules)
 		}
 		return err
+	case control.MethodServers:
+		in, err := decode[control.Servers](body)
+		if err == nil {
+			server.resolver.set(in.Servers)
+		}
+		return err
 	case control.MethodRemove:
 		in, err := decode[control.Remove](body)
 		if err == nil {

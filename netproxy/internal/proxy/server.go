@@ -35,7 +35,7 @@ type Server struct {
 	limits    control.Limits
 	synthetic netip.Prefix
 	roots     *x509.CertPool
-	resolver  Resolver
+	resolver  *hostResolver
 	secrets   *secrets.Set
 	previews  *previews
 
@@ -49,9 +49,10 @@ type Server struct {
 func NewServer(h control.Hello, set *secrets.Set, backend Backend, log *slog.Logger) (*Server, error) {
 	s := &Server{
 		backend: backend, log: log, limits: h.Limits.Filled(), synthetic: h.Synthetic, secrets: set,
-		roots: x509.NewCertPool(), resolver: &net.Resolver{PreferGo: true, StrictErrors: true},
+		roots: x509.NewCertPool(), resolver: newResolver(),
 		tenants: map[string]*tenant{}, links: map[uint64]*link{}, redactors: map[string]*secrets.Redactor{},
 	}
+	s.resolver.set(h.Servers)
 	if !s.synthetic.IsValid() || !s.synthetic.Addr().Is4() {
 		return nil, errors.New("no range for synthetic addresses")
 	}
