@@ -33,13 +33,13 @@ func (a *app) kvCommand() *cobra.Command {
 			if !json.Valid(value) {
 				return usagef("the value is not JSON; strings need quotes: '\"text\"'")
 			}
-			return a.client.KVPut(c.Context(), given[0], given[1], value)
+			return a.done(a.client.KVPut(c.Context(), given[0], given[1], value))
 		},
 	}
 	del := &cobra.Command{
 		Use: "delete TENANT KEY", Short: "Delete a value", Args: args(2, 2, "TENANT KEY"),
 		RunE: func(c *cobra.Command, given []string) error {
-			return a.client.KVDelete(c.Context(), given[0], given[1])
+			return a.done(a.client.KVDelete(c.Context(), given[0], given[1]))
 		},
 	}
 	list := &cobra.Command{

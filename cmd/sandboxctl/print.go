@@ -80,6 +80,15 @@ func (a *app) printJSON(v any) error {
 	return err
 }
 
+// done ends a command that has nothing to say: with --json that is an empty
+// object.
+func (a *app) done(err error) error {
+	if err != nil || !a.json {
+		return err
+	}
+	return a.printJSON(struct{}{})
+}
+
 // table prints aligned columns. Cells are escaped always: a newline in one would
 // make rows that are none.
 func (a *app) table(head []string, rows [][]string) error {

@@ -134,9 +134,9 @@ func (a *app) killCommand() *cobra.Command {
 		Args:  args(2, 2, "TENANT EXEC"),
 		RunE: func(c *cobra.Command, given []string) error {
 			if sig == "" {
-				return a.client.Kill(c.Context(), given[0], given[1])
+				return a.done(a.client.Kill(c.Context(), given[0], given[1]))
 			}
-			return a.client.Signal(c.Context(), given[0], given[1], strings.TrimPrefix(strings.ToUpper(sig), "SIG"))
+			return a.done(a.client.Signal(c.Context(), given[0], given[1], strings.TrimPrefix(strings.ToUpper(sig), "SIG")))
 		},
 	}
 	c.Flags().StringVarP(&sig, "signal", "s", "", "signal to send in place of killing the whole tree")
@@ -224,7 +224,7 @@ func (a *app) portCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.client.ClosePort(c.Context(), given[0], n)
+			return a.done(a.client.ClosePort(c.Context(), given[0], n))
 		},
 	}
 	return group("port", "Publish ports of a jail", expose, list, closing)

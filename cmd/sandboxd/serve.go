@@ -140,7 +140,7 @@ func listenBoth(cfg *daemon.Config, dir string) error {
 
 // runDaemon runs a daemon until a signal or a fault, and ends it in order.
 func runDaemon(ctx context.Context, cfg daemon.Config, ready func(*daemon.Daemon) error) error {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
 	d, err := daemon.New(ctx, cfg)
 	if err != nil {
