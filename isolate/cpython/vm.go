@@ -1,0 +1,272 @@
+package cpython
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental/table"
+	"golang.org/x/sys/unix"
+
+	"sandboxd/isolate/memimage"
+)
+
+// Hooks answer what a VM asks while it runs. They are called on the goroutine
+// that called Run. An error ends the VM's life: Run returns it.
+type Hooks interface {
+	// Message is one message of the dispatch function, or of code that writes
+	// to descriptor 0 itself. The answer is what the guest reads next. The
+	// clock of CPU stands meanwhile.
+	Message(b []byte) ([]byte, error)
+	// Write is output on descriptor 1 or 2. b is good until Write returns.
+	Write(fd int, b []byte) error
+	// Tick is called when the fuel of one quantum is used up.
+	Tick() error
+	// Now gives the wall clock and a monotonic clock in nanoseconds.
+	Now() (realtime, monotonic int64, err error)
+	// Sleep returns after so many nanoseconds. The clock of CPU stands
+	// meanwhile.
+	Sleep(ns int64) error
+	// Random fills b.
+	Random(b []byte)
+}
+
+// A VM is one interpreter with its own memory. It is not safe for concurrent
+// use.
+type VM struct {
+	eng   *Engine
+	mod   api.Module
+	mem   *memimage.Memory
+	ctx   *vmContext
+	call  api.Function // tp_call of the function type
+	fuel  api.MutableGlobal
+	globs []api.MutableGlobal
+	hooks Hooks
+
+	inbox   []byte // what descriptor 0 has to read
+	busy    bool
+	since   time.Time     // start of the current stretch of guest work
+	cpu     time.Duration // finished stretches
+	spent   int64         // fuel of finished quanta
+	granted int64         // fuel given with the last refill
+	cause   error         // why the VM is dead
+	counted bool          // among the live ones
+}
+
+// newVM makes a VM over the image.
+func (e *Engine) newVM(ctx context.Context) (*VM, error) {
+	mem := memimage.NewMemory(e.img, e.opts.MaxMemory)
+	mod, err := e.instantiate(ctx, mem)
+	if err != nil {
+		return nil, err
+	}
+	vm, err := e.wrap(mod, mem)
+	if err != nil {
+		mod.Close(ctx)
+		return nil, err
+	}
+	if have := uint64(mod.Memory().Size()); have < e.img.Size() {
+		if _, ok := mod.Memory().Grow(uint32((e.img.Size() - have) / wasmPage)); !ok {
+			vm.close()
+			return nil, errors.New("cpython: the image does not fit the memory")
+		}
+	}
+	vm.call = table.LookupFunction(mod, 0, e.state.Call,
+		[]api.ValueType{api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32}, []api.ValueType{api.ValueTypeI32})
+	vm.restoreGlobals()
+	e.count(1, 1)
+	vm.counted = true
+	return vm, nil
+}
+
+func (e *Engine) wrap(mod api.Module, mem *memimage.Memory) (*VM, error) {
+	vm := &VM{eng: e, mod: mod, mem: mem}
+	vm.ctx = &vmContext{Context: context.Background(), vm: vm}
+	for _, g := range e.info.ExportedGlobals {
+		mg, ok := mod.ExportedGlobal(g.Name).(api.MutableGlobal)
+		if !ok {
+			return nil, fmt.Errorf("cpython: global %s is not there", g.Name)
+		}
+		vm.globs = append(vm.globs, mg)
+	}
+	if !e.opts.Unmetered {
+		fuel, ok := mod.ExportedGlobal(fuelExport).(api.MutableGlobal)
+		if !ok {
+			return nil, fmt.Errorf("cpython: global %s is not there", fuelExport)
+		}
+		vm.fuel = fuel
+	}
+	return vm, nil
+}
+
+func (vm *VM) restoreGlobals() {
+	for i, g := range vm.globs {
+		g.Set(vm.eng.state.Globals[i])
+	}
+	vm.spent = 0
+	vm.refill(vm.eng.opts.Quantum)
+}
+
+func (vm *VM) refill(n int64) {
+	vm.granted = n
+	if vm.fuel != nil {
+		vm.fuel.Set(uint64(n))
+	}
+}
+
+// A MemoryError ends a VM whose memory would have grown beyond its limit.
+type MemoryError struct{ Want, Limit uint64 }
+
+func (e *MemoryError) Error() string {
+	return fmt.Sprintf("cpython: memory of %d bytes wanted, %d allowed", e.Want, e.Limit)
+}
+
+// An ExitError says that the guest ended itself: os._exit, or a fatal error of
+// the interpreter.
+type ExitError struct{ Code uint32 }
+
+func (e *ExitError) Error() string { return fmt.Sprintf("cpython: the process ended with %d", e.Code) }
+
+// A CrashError says that the guest trapped. Code can do that to its own
+// interpreter, by recursion in C or by made-up byte code.
+type CrashError struct{ Err error }
+
+func (e *CrashError) Error() string { return "cpython: the interpreter crashed: " + e.Err.Error() }
+
+func (e *CrashError) Unwrap() error { return e.Err }
+
+// aborted is what abort panics with.
+type aborted struct{}
+
+func (aborted) Error() string { return "cpython: aborted" }
+
+// abort ends the VM from within a host function: wazero unwinds the guest.
+func (vm *VM) abort(err error) {
+	if vm.cause == nil {
+		vm.cause = err
+	}
+	panic(aborted{})
+}
+
+// Err says why the VM is dead, nil while it lives.
+func (vm *VM) Err() error { return vm.cause }
+
+// Run gives a clean VM to hooks and calls the dispatch function, which reads
+// job from descriptor 0. memory is the limit of the linear memory.
+func (vm *VM) Run(hooks Hooks, memory uint64, job []byte) error {
+	if vm.cause != nil {
+		return vm.cause
+	}
+	if memory < vm.mem.Size() || memory > vm.mem.Reserved() {
+		return fmt.Errorf("cpython: memory limit %d is not within %d and %d", memory, vm.mem.Size(), vm.mem.Reserved())
+	}
+	vm.hooks, vm.inbox = hooks, framed(job)
+	vm.mem.SetLimit(memory, func(want uint64) { vm.abort(&MemoryError{Want: want, Limit: memory}) })
+	s := &vm.eng.state
+	stack := [3]uint64{uint64(s.Dispatch), uint64(s.Tuple), 0}
+	vm.busy, vm.since = true, time.Now()
+	err := vm.call.CallWithStack(vm.ctx, stack[:])
+	vm.cpu += time.Since(vm.since)
+	vm.busy = false
+	switch {
+	case vm.cause != nil:
+	case err != nil:
+		vm.cause = &CrashError{err}
+	case uint32(stack[0]) == 0:
+		// An exception left dispatch, which catches all of them.
+		vm.cause = &CrashError{errors.New("dispatch raised an exception")}
+	}
+	return vm.cause
+}
+
+// CPU is the time that the guest has worked, without that of Tick, Message and
+// Sleep.
+func (vm *VM) CPU() time.Duration {
+	if vm.busy {
+		return vm.cpu + time.Since(vm.since)
+	}
+	return vm.cpu
+}
+
+// pause stops the clock of CPU while f runs.
+func (vm *VM) pause(f func() error) {
+	vm.cpu += time.Since(vm.since)
+	err := f()
+	vm.since = time.Now()
+	if err != nil {
+		vm.abort(err)
+	}
+}
+
+// Fuel is what the guest has used of it.
+func (vm *VM) Fuel() int64 {
+	if vm.fuel == nil {
+		return 0
+	}
+	return vm.spent + vm.granted - int64(vm.fuel.Get())
+}
+
+// Memory is the size of the linear memory, which never shrinks.
+func (vm *VM) Memory() uint64 { return vm.mem.Size() }
+
+// outOfFuel is called by the guest. It is also what keeps one VM from stopping
+// the garbage collector and its neighbours: compiled code cannot be preempted.
+func (vm *VM) outOfFuel() {
+	vm.pause(func() error {
+		vm.spent += vm.granted - int64(vm.fuel.Get())
+		vm.refill(vm.eng.opts.Quantum)
+		err := vm.hooks.Tick()
+		runtime.Gosched()
+		return err
+	})
+}
+
+// reset makes the VM as new, or says why it cannot. Everything that a call can
+// have changed is: the linear memory and its size, the mutable globals, and
+// what is unread on descriptor 0. The module has no table or passive data that
+// code could change (resettable). A VM that was ended in the middle is not
+// reused: its stack was unwound from outside.
+func (vm *VM) reset() error {
+	if vm.cause != nil {
+		return vm.cause
+	}
+	if vm.busy {
+		return errors.New("cpython: a call is under way")
+	}
+	vm.hooks, vm.inbox, vm.cpu = nil, nil, 0
+	if err := vm.mem.Reset(); err != nil {
+		return err
+	}
+	vm.restoreGlobals()
+	return nil
+}
+
+func (vm *VM) close() {
+	if vm.cause == nil {
+		vm.cause = ErrClosed
+	}
+	vm.hooks, vm.inbox = nil, nil
+	vm.mod.Close(context.Background())
+	if vm.counted {
+		vm.counted = false
+		vm.eng.count(0, -1)
+	}
+}
+
+func dup(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cpython: %w", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// framed is a message with its length in front.
+func framed(b []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(b)), uint32(len(b))), b...)
+}

@@ -1,0 +1,158 @@
+package memimage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	hostPage = 4 << 10
+	// gap is the largest run of zero bytes within one extent: more extents are
+	// more mappings in each instance.
+	gap = 256 << 10
+)
+
+// An Image is the content of a linear memory, kept in a sealed memfd.
+type Image struct {
+	file *os.File
+	// all is a read-only mapping of the memfd.
+	all []byte
+	// size is that of the linear memory. extents are the parts of it that the
+	// memfd holds, in order, each at its own address; the rest is zero and is
+	// mapped anonymously, because a write to a hole of a memfd costs two page
+	// allocations.
+	size    uint64
+	extents []span
+	// hot are page ranges that nearly every call writes, cold all the others,
+	// read those of the cold ones that nearly every call reads.
+	hot, cold, read []span
+}
+
+// A span is a range of page-aligned addresses.
+type span struct{ from, to uint64 }
+
+func (s span) of(b []byte) []byte { return b[s.from:s.to:s.to] }
+
+// New copies mem, whose length is a multiple of a WebAssembly page, into a
+// sealed memfd.
+func New(mem []byte) (*Image, error) {
+	fd, err := unix.MemfdCreate("isolate-image", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+		fd, err = unix.MemfdCreate("isolate-image", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("memimage: memfd: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "isolate-image")
+	img, err := write(f, mem)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return img, nil
+}
+
+func write(f *os.File, mem []byte) (*Image, error) {
+	fd := int(f.Fd())
+	if err := unix.Ftruncate(fd, int64(len(mem))); err != nil {
+		return nil, fmt.Errorf("memimage: size: %w", err)
+	}
+	for p := 0; p < len(mem); p += hostPage {
+		page := mem[p : p+hostPage]
+		if zero(page) {
+			continue
+		}
+		if _, err := f.WriteAt(page, int64(p)); err != nil {
+			return nil, fmt.Errorf("memimage: write: %w", err)
+		}
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, fmt.Errorf("memimage: seal: %w", err)
+	}
+	return Open(f)
+}
+
+const seals = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// ErrNotSealed says that a file is not the sealed memfd of an image.
+var ErrNotSealed = errors.New("memimage: the file is not sealed")
+
+// Open makes an Image of the memfd of another one, and takes the file over.
+func Open(f *os.File) (*Image, error) {
+	have, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+	if err != nil || have&seals != seals {
+		return nil, errors.Join(ErrNotSealed, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, fmt.Errorf("memimage: size: %w", err)
+	}
+	if st.Size <= 0 || st.Size%wasmPage != 0 {
+		return nil, fmt.Errorf("memimage: %d bytes are not a linear memory", st.Size)
+	}
+	all, err := unix.Mmap(int(f.Fd()), 0, int(st.Size), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("memimage: map: %w", err)
+	}
+	img := &Image{file: f, all: all, size: uint64(st.Size)}
+	img.cold = []span{{0, img.size}}
+	for p := uint64(0); p < img.size; p += hostPage {
+		if zero(all[p : p+hostPage]) {
+			continue
+		}
+		img.extents = extend(img.extents, p, gap)
+	}
+	return img, nil
+}
+
+// extend appends the page at p to spans, to the last one if it is near enough.
+func extend(spans []span, p, near uint64) []span {
+	if n := len(spans); n > 0 && p-spans[n-1].to <= near {
+		spans[n-1].to = p + hostPage
+		return spans
+	}
+	return append(spans, span{p, p + hostPage})
+}
+
+// File is the sealed memfd, which belongs to the Image.
+func (img *Image) File() *os.File { return img.file }
+
+// Size is that of the linear memory.
+func (img *Image) Size() uint64 { return img.size }
+
+// Stored is what of it is not zero, Hot what Reset overwrites.
+func (img *Image) Stored() uint64 { return total(img.extents) }
+
+// Hot is what Reset overwrites.
+func (img *Image) Hot() uint64 { return total(img.hot) }
+
+func total(spans []span) (n uint64) {
+	for _, s := range spans {
+		n += s.to - s.from
+	}
+	return n
+}
+
+// Close gives the memfd back. Memories that were made from it live on.
+func (img *Image) Close() error {
+	return errors.Join(unix.Munmap(img.all), img.file.Close())
+}
+
+func zero(b []byte) bool {
+	for len(b) >= 8 {
+		if *(*uint64)(unsafe.Pointer(&b[0])) != 0 {
+			return false
+		}
+		b = b[8:]
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
