@@ -53,7 +53,9 @@ func (a *app) jailCommand() *cobra.Command {
 	}
 	return group("jail", "Make, look at and end jails", list, a.jailCreateCommand(),
 		one("show", "Show a jail", func(c *cobra.Command, t string) (*api.Jail, error) { return a.client.Jail(c.Context(), t) }),
-		one("destroy", "End a jail and all it owns", func(c *cobra.Command, t string) (*api.Jail, error) { return nil, a.done(a.client.DestroyJail(c.Context(), t)) }),
+		one("destroy", "End a jail and all it owns", func(c *cobra.Command, t string) (*api.Jail, error) {
+			return nil, a.done(a.client.DestroyJail(c.Context(), t))
+		}),
 		one("freeze", "Stop a jail until the next request", func(c *cobra.Command, t string) (*api.Jail, error) { return a.client.FreezeJail(c.Context(), t) }),
 		one("thaw", "Let a jail go on", func(c *cobra.Command, t string) (*api.Jail, error) { return a.client.ThawJail(c.Context(), t) }))
 }
