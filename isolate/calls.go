@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ type calls struct {
 	answers chan answer
 	running map[int64]context.CancelFunc
 	queue   []queued // wait for one of Limits.Concurrency
+	last    int64    // number of the latest call
 	open    int      // running, queued or not yet read from answers
 	refused []answer // were never made
 	// queuedBytes are the arguments in queue.
@@ -76,6 +78,9 @@ func (r *run) Call(a *quickjs.Args) (quickjs.Value, error) {
 		return 0, r.calls.submit(a.Int(1), Call{Binding: a.Text(2), Method: a.Text(3), Args: json.RawMessage(a.Text(4))})
 	case opTimer:
 		r.timers.set(a.Int(1), r.clock.elapsed()+milliseconds(a.Number(2)))
+		if n := len(r.timers.queue); n > maxTimers {
+			return 0, limitError("timers", n, maxTimers)
+		}
 	case opClearTimer:
 		r.timers.clear(a.Int(1))
 	case opDecode:
@@ -117,18 +122,24 @@ func (r *run) done(value string) error {
 }
 
 func (r *run) log(level, message, data string) error {
-	r.usage.Output += outputOf(message, data)
+	switch level {
+	case "debug", "info", "warn", "error":
+	default:
+		level = "info"
+	}
+	e := Event{Time: r.clock.wall(), Kind: "log", Level: level, Message: strings.ToValidUTF8(r.code.mapText(message), "\uFFFD")}
+	if data != "" && json.Valid([]byte(data)) {
+		e.Data = json.RawMessage(data)
+	}
+	// As the pool counts it that does not trust its worker.
+	r.usage.Output += outputOf(e.Message, string(e.Data))
 	if r.usage.Output > r.req.Limits.Output {
 		return limitError("output", r.usage.Output, r.req.Limits.Output)
 	}
 	if r.lines++; r.lines > maxLines {
 		return limitError("lines", r.lines, maxLines)
 	}
-	e := Event{Time: r.clock.wall(), Kind: "log", Level: level, Message: r.code.mapText(message)}
-	if data != "" && json.Valid([]byte(data)) {
-		e.Data = json.RawMessage(data)
-	}
-	r.emit(e)
+	r.host.Event(e)
 	return nil
 }
 
@@ -138,10 +149,19 @@ func outputOf(message, data string) int64 { return int64(len(message) + len(data
 // maxLines is the largest number of console and log lines of a run.
 const maxLines = 1 << 16
 
+// maxTimers is the largest number of timers that a run may have pending.
+const maxTimers = 1 << 16
+
 // submit counts a call and starts or queues it.
 func (c *calls) submit(id int64, call Call) error {
 	r := c.r
 	c.open++
+	// The prelude's numbers grow. Were its function reached by the code, which
+	// can do no harm otherwise, a number used twice would hide a call.
+	if id <= c.last {
+		return errors.New("a call's number was used before")
+	}
+	c.last = id
 	if !r.req.granted(call.Binding, call.Method) {
 		return errors.New("a call of what was not granted") // the prelude makes none
 	}

@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -76,7 +75,7 @@ func serveCompiler(conn *ipc.Conn) error {
 		if err != nil {
 			return err
 		}
-		b, err := json.Marshal(compileTS(job.Name, job.Text, job.Shift))
+		b, err := encodeJSON(compileTS(job.Name, job.Text, job.Shift))
 		if err != nil {
 			return err
 		}
@@ -226,7 +225,7 @@ func (c *compiler) give(tenant string, w *process, good bool) {
 // ask has w compile one module. After an error, or when it was late, w is of no
 // use any more.
 func (c *compiler) ask(ctx context.Context, w *process, job *compileJob) (u *compiled, late bool, err error) {
-	b, err := json.Marshal(job)
+	b, err := encodeJSON(job)
 	if err != nil {
 		return nil, false, err
 	}

@@ -2,7 +2,6 @@ package isolate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -87,7 +86,7 @@ func (p *workerPool) spawn(ctx context.Context, i int, hello helloMessage) (*pro
 }
 
 func (w *process) handshake(ctx context.Context, hello helloMessage) error {
-	b, err := json.Marshal(hello)
+	b, err := encodeJSON(hello)
 	if err != nil {
 		return err
 	}

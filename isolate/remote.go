@@ -37,7 +37,7 @@ type remote struct {
 // run sends a job and waits for its end.
 func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host) (*Result, error) {
 	req := job.Request
-	b, err := json.Marshal(job)
+	b, err := encodeJSON(job)
 	if err != nil {
 		return nil, fmt.Errorf("isolate: request: %w", err)
 	}
@@ -281,6 +281,10 @@ func (r *remote) checkResult(res *Result) error {
 			return bad
 		}
 		res.Value = nil
+		e := res.Error
+		for _, s := range []*string{&e.Kind, &e.Message, &e.File, &e.Stack, &e.Limit, &e.Used, &e.Allowed, &e.Hint} {
+			*s = cut(*s, maxStackText)
+		}
 	default:
 		return bad
 	}

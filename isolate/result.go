@@ -55,7 +55,7 @@ func (r *run) reportRejections() {
 		if e.Stack != "" {
 			message += "\n" + e.Stack
 		}
-		r.emit(Event{Time: r.clock.wall(), Kind: "log", Level: "error", Message: message})
+		r.host.Event(Event{Time: r.clock.wall(), Kind: "log", Level: "error", Message: strings.ToValidUTF8(message, "\uFFFD")})
 	}
 }
 
@@ -71,6 +71,7 @@ var limitText = map[string]string{
 	"cpu":      "the code computed too long",
 	"memory":   "the code wanted too much memory (bytes)",
 	"output":   "the code printed too much (bytes)",
+	"timers":   "the code set too many timers",
 	"lines":    "the code printed too many lines",
 	"result":   "the result is too large (bytes of JSON)",
 	"calls":    "the code made too many host calls",
@@ -89,10 +90,4 @@ func text(v any) string {
 		return strconv.FormatUint(v, 10)
 	}
 	return ""
-}
-
-// emit passes an event on, with text that is UTF-8.
-func (r *run) emit(e Event) {
-	e.Message = strings.ToValidUTF8(e.Message, "\uFFFD")
-	r.host.Event(e)
 }

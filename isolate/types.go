@@ -155,8 +155,8 @@ type Error struct {
 	Line    int    // 1-based; 0 unknown
 	Column  int
 	Stack   string
-	// Limit is "wall", "cpu", "memory", "output", "lines", "calls", "requests"
-	// or "result"; Used and Allowed are in the limit's own unit, as text.
+	// Limit is "wall", "cpu", "memory", "output", "lines", "timers", "calls",
+	// "requests" or "result"; Used and Allowed are in the limit's own unit, as text.
 	Limit, Used, Allowed string
 	Hint                 string
 }

@@ -1,6 +1,7 @@
 package isolate
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -152,6 +153,18 @@ type jobMessage struct {
 	Units   map[string]*compiled `json:",omitempty"`
 	// Spent is the wall time that is over already.
 	Spent time.Duration
+}
+
+// encodeJSON is json.Marshal, but leaves raw JSON as long as it is: the limits
+// count its bytes on both sides.
+func encodeJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
 func decodeJSON[T any](b []byte) (*T, error) {

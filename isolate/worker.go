@@ -46,7 +46,7 @@ func serveWorker(conn *ipc.Conn) error {
 	if err != nil {
 		ready.Error = err.Error()
 	}
-	b, merr := json.Marshal(ready)
+	b, merr := encodeJSON(ready)
 	if merr != nil {
 		return merr
 	}
@@ -210,7 +210,7 @@ func (r *workerRun) finish(res *Result, err error) {
 		res = &Result{Status: StatusError, Phase: PhaseNotStarted, Error: &Error{Kind: KindInternal, Message: "the worker has no isolate to give"}}
 		fmt.Fprintln(os.Stderr, "isolate worker:", err)
 	}
-	b, err := json.Marshal(res)
+	b, err := encodeJSON(res)
 	if err == nil {
 		err = r.w.send(&frame{kind: frameResult, run: r.id, data: b})
 	}
@@ -224,7 +224,7 @@ func (r *workerRun) finish(res *Result, err error) {
 
 // Event implements Host.
 func (r *workerRun) Event(e Event) {
-	b, err := json.Marshal(e)
+	b, err := encodeJSON(e)
 	if err != nil {
 		return // its text was made valid before
 	}

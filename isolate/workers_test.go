@@ -176,6 +176,28 @@ func TestOverstay(t *testing.T) {
 	}
 }
 
+// TestSizes: what is counted on both sides has the same size there.
+func TestSizes(t *testing.T) {
+	p := newWorkers(t, 1)
+	h := &fakeHost{call: func(_ context.Context, c Call) (json.RawMessage, error) { return c.Args, nil }}
+	r := js(`export default async (i, env) => {
+		const nasty = "<&>\u2028\ud800\0".repeat(15000);
+		env.LOG.info(nasty, {nasty});
+		const [back] = await env.X.echo(nasty);
+		return {same: back === nasty, nasty: nasty.slice(0, 60000)};
+	}`)
+	r.Bindings = []Binding{{Name: "X", Methods: []string{"echo"}}, {Name: "LOG"}}
+	r.Limits.Output, r.Limits.Result = 500_000, 300_000
+	res := run1(t, p, r, h)
+	check(t, res, h, want{logs: "info: <&>"})
+	if !strings.HasPrefix(string(res.Value), `{"same":true,"nasty":"<&>`) {
+		t.Errorf("%.100s", res.Value)
+	}
+	if n := len(h.events); n != 1 || res.Usage.Output != outputOf(h.events[0].Message, string(h.events[0].Data)) {
+		t.Errorf("%d events, output %d", n, res.Usage.Output)
+	}
+}
+
 // TestDeaf: a worker that reads nothing blocks nobody for longer than it may.
 func TestDeaf(t *testing.T) {
 	p := hostilePool(t, "deaf")
