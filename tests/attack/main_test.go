@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -85,13 +86,13 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	features := kernel.Probe(ctx, "/proc/self/exe")
-	cgroup := filepath.Join(features.CgroupV2Dir, fmt.Sprintf("sandboxd-attack-%d", os.Getpid()))
-	if err := os.Mkdir(cgroup, 0o755); err != nil {
+	cgroup, leave, err := enterCgroup(features)
+	if err != nil {
 		return 1, err
 	}
 	defer func() {
-		if rmErr := unix.Rmdir(cgroup); err == nil && rmErr != nil {
-			err = fmt.Errorf("remove the cgroup: %w", rmErr)
+		if leaveErr := leave(); err == nil {
+			err = leaveErr
 		}
 	}()
 	manager, err = jail.New(ctx, jail.Config{
@@ -103,6 +104,26 @@ func run(m *testing.M) (code int, err error) {
 	}
 	code = m.Run()
 	return code, manager.Close(ctx)
+}
+
+// enterCgroup makes a group for the jails and moves this process below it, as a
+// unit with Delegate=yes and DelegateSubgroup= has its daemon.
+func enterCgroup(f kernel.Features) (dir string, leave func() error, err error) {
+	dir = filepath.Join(f.CgroupV2Dir, fmt.Sprintf("sandboxd-attack-%d", os.Getpid()))
+	own := filepath.Join(dir, "supervisor")
+	if err := os.MkdirAll(own, 0o755); err != nil {
+		return "", nil, err
+	}
+	move := func(to string) error {
+		return os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte("0"), 0)
+	}
+	leave = func() error {
+		return errors.Join(move(f.CgroupOwnDir), unix.Rmdir(own), unix.Rmdir(dir))
+	}
+	if err := move(own); err != nil {
+		return "", nil, errors.Join(err, leave())
+	}
+	return dir, leave, nil
 }
 
 // programs builds sandbox-init and the probe, or takes them from the folder that
