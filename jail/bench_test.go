@@ -34,6 +34,7 @@ func report(b *testing.B, times, floor []time.Duration) {
 	p50, p99 := times[len(times)/2], times[len(times)*99/100]
 	base := floor[len(floor)/2]
 	b.ReportMetric(float64(p50.Microseconds()), "p50-µs")
+	b.ReportMetric(float64(times[len(times)/10].Microseconds()), "p10-µs")
 	b.ReportMetric(float64(p99.Microseconds()), "p99-µs")
 	b.ReportMetric(float64(base.Microseconds()), "floor-µs")
 	b.ReportMetric(float64(p50)/float64(base), "x-floor")

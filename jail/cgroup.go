@@ -100,9 +100,6 @@ func (g group) enable(names []string) error {
 	return g.write("cgroup.subtree_control", "+"+strings.Join(names, " +"))
 }
 
-// populated reports whether any process is in g or beneath.
-func (g group) populated() bool { return g.key("cgroup.events", "populated") == 1 }
-
 func (g group) usage() Usage {
 	u := Usage{
 		CPU:        -1,

@@ -78,27 +78,28 @@ func (j *Jail) build(ctx context.Context) (err error) {
 	if j.uid, err = j.m.uids.claim(j.tenant); err != nil {
 		return err
 	}
-	if err := j.makeFolders(); err != nil {
+	if err := j.makeCgroups(); err != nil {
 		return err
 	}
-	if err := j.makeCgroups(); err != nil {
+	child, gate, err := j.clone()
+	if err != nil {
+		return err
+	}
+	defer gate.Close()
+	if err := j.letGo(child, gate); err != nil {
+		return j.initFailure(child, err)
+	}
+	// While sandbox-init starts, what it will mount is made.
+	if err := j.makeFolders(); err != nil {
 		return err
 	}
 	trees, err := j.trees()
 	if err != nil {
 		return err
 	}
-	defer closeAll(trees)
-	child, gate, err := j.clone()
+	err = j.conn.Send(j.config().Marshal(), trees...)
+	closeAll(trees)
 	if err != nil {
-		return err
-	}
-	defer gate.Close()
-	// Written before the child is let go: it waits in the socket's buffer.
-	if err := j.conn.Send(j.config().Marshal(), trees...); err != nil {
-		return fmt.Errorf("jail: %w", err)
-	}
-	if err := j.letGo(child, gate); err != nil {
 		return j.initFailure(child, err)
 	}
 	if err := j.awaitReady(ctx); err != nil {

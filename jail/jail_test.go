@@ -296,7 +296,6 @@ func TestFreeze(t *testing.T) {
 func TestFaults(t *testing.T) {
 	m := testManager(t)
 	testJail(t, m, "warm-up").Destroy(t.Context(), "test")
-	before := count(t, m)
 	create := func() error {
 		_, err := m.Create(t.Context(), Spec{Tenant: "victim", Ephemeral: true})
 		return err
@@ -358,6 +357,7 @@ func TestFaults(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			before := count(t, m)
 			undo := fault.set()
 			err := create()
 			undo()

@@ -2,8 +2,6 @@ package jail
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 
@@ -32,27 +30,49 @@ func (m *Manager) procFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("jail: /proc/%s: %w", path, err)
 	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, 1<<20))
-	if err != nil {
-		return nil, fmt.Errorf("jail: /proc/%s: %w", path, err)
+	defer unix.Close(fd)
+	b := make([]byte, 0, 8<<10)
+	for len(b) < maxProcFile {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		if err != nil {
+			return nil, fmt.Errorf("jail: /proc/%s: %w", path, err)
+		}
+		if n == 0 {
+			break
+		}
+		b = b[:len(b)+n]
 	}
 	return b, nil
 }
+
+// maxProcFile bounds what is read of a file whose length a jail can influence.
+const maxProcFile = 1 << 20
 
 func (m *Manager) readProc(path string) (status, error) {
 	b, err := m.procFile(path)
 	if err != nil {
 		return nil, err
 	}
-	s := status{}
-	for line := range strings.Lines(string(b)) {
-		if name, value, ok := strings.Cut(line, ":"); ok {
+	return parseStatus(string(b)), nil
+}
+
+// statusFields are the fields that are looked at; the others are skipped.
+var statusFields = map[string]bool{
+	"Uid": true, "Gid": true, "Groups": true, "CapInh": true, "CapPrm": true, "CapEff": true, "CapBnd": true,
+	"CapAmb": true, "NoNewPrivs": true, "Seccomp": true, "Seccomp_filters": true,
+}
+
+func parseStatus(text string) status {
+	s := make(status, len(statusFields))
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(line, ":"); ok && statusFields[name] {
 			s[name] = strings.TrimSpace(value)
 		}
 	}
-	return s, nil
+	return s
 }
 
 // writeProc writes a file of the daemon's own procfs.
