@@ -15,7 +15,7 @@ import (
 // Numbers of the operations that the prelude asks for. They are the ones in
 // js/prelude.js.
 const (
-	opDone = iota
+	opDone = iota + 1
 	opFail
 	opLog
 	opCall
@@ -159,11 +159,11 @@ func (c *calls) submit(id int64, call Call) error {
 	// The prelude's numbers grow. Were its function reached by the code, which
 	// can do no harm otherwise, a number used twice would hide a call.
 	if id <= c.last {
-		return errors.New("a call's number was used before")
+		return &Error{Kind: KindThrown, Message: "the code called the host with a number that was used before"}
 	}
 	c.last = id
 	if !r.req.granted(call.Binding, call.Method) {
-		return errors.New("a call of what was not granted") // the prelude makes none
+		return &Error{Kind: KindThrown, Message: "the code called " + cut(call.Binding+"."+call.Method, 100) + ", which it was not granted"}
 	}
 	if r.usage.Calls++; r.usage.Calls > r.req.Limits.Calls {
 		return limitError("calls", r.usage.Calls, r.req.Limits.Calls)

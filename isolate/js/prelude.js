@@ -5,7 +5,7 @@
 (function (host) {
   'use strict';
 
-  const OP = { done: 0, fail: 1, log: 2, call: 3, timer: 4, clearTimer: 5, decode: 6, encode: 7, random: 8, cancel: 9 };
+  const OP = { done: 1, fail: 2, log: 3, call: 4, timer: 5, clearTimer: 6, decode: 7, encode: 8, random: 9, cancel: 10 };
 
   // Code may change every global; what the closure needs is taken before.
   const { stringify, parse } = JSON;
@@ -31,6 +31,9 @@
   function define(object, name, value) {
     defineProperty(object, name, { value, writable: true, enumerable: false, configurable: true });
   }
+
+  // Frames hand out the functions in them, ours too: nobody gets to see frames.
+  defineProperty(Error, 'prepareStackTrace', { get() {}, set() {}, enumerable: false, configurable: false });
 
   // ---- Entry points of the host ----
 
