@@ -231,4 +231,3 @@ func clipAll(argv []string) []string {
 	}
 	return out
 }
-

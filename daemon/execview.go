@@ -48,4 +48,3 @@ func knownDuration(t time.Duration) *policy.Duration {
 	}
 	return ptr(policy.Duration(t))
 }
-

@@ -392,5 +392,16 @@ func TestKeyValueStore(t *testing.T) {
 	if _, err := d.api.KVGet(ctx, "t-b", "dir/0 ä"); err == nil {
 		t.Error("another tenant reads the key")
 	}
+	for _, key := range []string{"a//b", "a/../b", ".", "..", "%2F", "?", "/"} {
+		if err := d.api.KVPut(ctx, "t-c", key, json.RawMessage(`1`)); err != nil {
+			t.Errorf("%q: %v", key, err)
+		}
+		if list, err := d.api.KVList(ctx, "t-c", "", ""); err != nil || !slices.Equal(list.Keys, []string{key}) {
+			t.Errorf("%q became %+v, %v", key, list, err)
+		}
+		if err := d.api.KVDelete(ctx, "t-c", key); err != nil {
+			t.Errorf("%q: %v", key, err)
+		}
+	}
 	wantError(t, d.api.KVPut(ctx, "t-a", "x", json.RawMessage("not json")), api.CodeInvalidRequest, "")
 }

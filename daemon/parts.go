@@ -149,4 +149,3 @@ func (d *Daemon) missingNames() []string {
 	}
 	return names
 }
-

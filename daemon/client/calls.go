@@ -8,6 +8,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	pathpkg "path"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +18,7 @@ import (
 )
 
 func tenantPath(tenant string, rest ...string) string {
-	return "/v1/tenants/" + tenant + strings.Join(rest, "")
+	return "/v1/tenants/" + segment(tenant) + strings.Join(rest, "")
 }
 
 func jailPath(tenant string, rest ...string) string {
@@ -58,7 +59,7 @@ func (c *Client) RunStream(ctx context.Context, tenant string, r *api.RunRequest
 
 // GetRun returns a run's record.
 func (c *Client) GetRun(ctx context.Context, run string) (*api.Run, error) {
-	return get[api.Run](ctx, c, call{method: http.MethodGet, path: "/v1/runs/" + run})
+	return get[api.Run](ctx, c, call{method: http.MethodGet, path: "/v1/runs/" + segment(run)})
 }
 
 // Runs lists runs, newest first. Empty strings and the zero time mean any.
@@ -84,17 +85,17 @@ func eventsQuery(after uint64, follow bool) url.Values {
 
 // RunEvents yields a run's events after seq.
 func (c *Client) RunEvents(ctx context.Context, run string, after uint64, follow bool) iter.Seq2[api.Event, error] {
-	return c.stream(ctx, call{method: http.MethodGet, path: "/v1/runs/" + run + "/events", query: eventsQuery(after, follow)}, follow)
+	return c.stream(ctx, call{method: http.MethodGet, path: "/v1/runs/" + segment(run) + "/events", query: eventsQuery(after, follow)}, follow)
 }
 
 // CancelRun ends a run and returns how it ended.
 func (c *Client) CancelRun(ctx context.Context, run string) (*api.Run, error) {
-	return get[api.Run](ctx, c, call{method: http.MethodDelete, path: "/v1/runs/" + run})
+	return get[api.Run](ctx, c, call{method: http.MethodDelete, path: "/v1/runs/" + segment(run)})
 }
 
 // AnswerCall answers a call of the caller's own tool.
 func (c *Client) AnswerCall(ctx context.Context, run, id string, a *api.ToolAnswer) error {
-	return c.do(ctx, call{method: http.MethodPost, path: "/v1/runs/" + run + "/calls/" + id, json: a})
+	return c.do(ctx, call{method: http.MethodPost, path: "/v1/runs/" + segment(run) + "/calls/" + segment(id), json: a})
 }
 
 // Jails lists the jails that the caller may see.
@@ -153,7 +154,7 @@ func (c *Client) Processes(ctx context.Context, tenant string) (*api.ProcessList
 }
 
 func processPath(tenant, exec string, rest ...string) string {
-	return jailPath(tenant, append([]string{"/processes/", exec}, rest...)...)
+	return jailPath(tenant, append([]string{"/processes/", segment(exec)}, rest...)...)
 }
 
 // Process describes one command.
@@ -205,7 +206,11 @@ func (c *Client) ClosePort(ctx context.Context, tenant string, port int) error {
 }
 
 func filePath(tenant, path string) string {
-	return jailPath(tenant, "/files/", strings.TrimPrefix(path, "/"))
+	parts := strings.Split(strings.TrimPrefix(pathpkg.Clean("/"+path), "/"), "/")
+	for i := range parts {
+		parts[i] = segment(parts[i])
+	}
+	return jailPath(tenant, "/files/", strings.Join(parts, "/"))
 }
 
 // ReadFile returns a file of the jail; the caller closes it.

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"sandboxd/daemon/api"
@@ -65,9 +66,18 @@ func New(socket string) *Client {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
+// segment escapes one segment of a path: a name that holds slashes or dots must
+// not become another path.
+func segment(s string) string {
+	if s == "." || s == ".." {
+		return strings.ReplaceAll(s, ".", "%2E")
+	}
+	return url.PathEscape(s)
+}
+
 // A call is one request.
 type call struct {
-	method, path string
+	method, path string // path is escaped
 	query        url.Values
 	json         any       // body as JSON, or
 	body         io.Reader // as it is
@@ -78,7 +88,11 @@ type call struct {
 // send makes the request; the caller closes the answer's body. An answer that is
 // only an error comes back as one.
 func (c *Client) send(ctx context.Context, k call) (*http.Response, error) {
-	target := url.URL{Scheme: "http", Host: "sandboxd", Path: k.path, RawQuery: k.query.Encode()}
+	path, err := url.PathUnescape(k.path)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	target := url.URL{Scheme: "http", Host: "sandboxd", Path: path, RawPath: k.path, RawQuery: k.query.Encode()}
 	if k.json != nil {
 		text, err := json.Marshal(k.json)
 		if err != nil {

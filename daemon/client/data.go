@@ -12,7 +12,7 @@ import (
 	"sandboxd/daemon/api"
 )
 
-func keyPath(tenant, key string) string { return tenantPath(tenant, "/kv/", key) }
+func keyPath(tenant, key string) string { return tenantPath(tenant, "/kv/", segment(key)) }
 
 // KVGet returns a value.
 func (c *Client) KVGet(ctx context.Context, tenant, key string) (json.RawMessage, error) {
