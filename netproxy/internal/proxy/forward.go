@@ -2,8 +2,11 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"reflect"
 	"strings"
@@ -167,7 +170,24 @@ func (c *session) build(ctx context.Context, g *rule, req *request, body *strict
 	if req.head.Length != 0 {
 		out.Body = &sending{c: c, body: body, expect: req.head.Continue}
 	}
-	return out.WithContext(ctx)
+	return out.WithContext(fewInterim(ctx))
+}
+
+// maxInterim is how many 1xx answers may come before the real one (step 20).
+const maxInterim = 5
+
+var errInterim = errors.New("too many interim answers")
+
+func fewInterim(ctx context.Context) context.Context {
+	n := 0
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		Got1xxResponse: func(int, textproto.MIMEHeader) error {
+			if n++; n > maxInterim {
+				return errInterim
+			}
+			return nil
+		},
+	})
 }
 
 // inject adds the credential, last of all (steps 13 to 16). The transport
