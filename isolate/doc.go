@@ -7,8 +7,25 @@
 // (NewInProcess, for tests and very small hosts). The role "isolate-worker" of
 // the daemon's binary is WorkerMain.
 //
-// It may import isolate/wasmbin and the internal packages; never the daemon,
-// the jail or the proxy. It must never give code a host directory, a socket or
-// a host's error text, nor trust a frame that a worker sent: what a worker
-// says is hostile, because the code inside may have taken it over.
+// A run's way through NewWorkers' pool: Request → its TypeScript to a compiler
+// process (compile.go) → the worker with the fewest runs (workers.go, remote.go)
+// → a clean VM of isolate/quickjs (run.go, calls.go), which talks to the code
+// through the prelude (js/) → Result. Host calls and output go back the same
+// way while it runs.
+//
+// What ends a run: every 60 to 200 µs of work the guest asks for fuel, and is
+// asked in turn for its processor time, its deadline and its caller (run.Tick);
+// memory that would grow too far, output, results and calls are counted where
+// they come by. A worker that keeps a run 500 ms beyond its deadline, breaks the
+// protocol or holds too much memory is killed; only the runs in it fail.
+//
+// Processor time is the time in which the guest held a thread, so on a busy
+// machine it includes that of other processes in between. In a deterministic run
+// it is counted in fuel instead, and ends at the same instruction each time.
+//
+// It may import isolate/quickjs, isolate/guests, isolate/wasmbin and the
+// internal packages; never the daemon, the jail or the proxy. It must never give
+// code a host directory, a socket or a host's error text, nor trust a frame that
+// a worker sent: what a worker says is hostile, because the code inside may have
+// taken it over.
 package isolate
