@@ -52,6 +52,8 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (*Jail, error) {
 		return nil, err
 	}
 	j := newJail(m, spec)
+	// Teardown, which Close may begin at any time, waits for the build.
+	j.buildMu.Lock()
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -63,18 +65,36 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (*Jail, error) {
 	}
 	m.byName[spec.Tenant] = j
 	m.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := j.build(ctx); err != nil {
+	err := j.buildUntil(ctx)
+	j.buildMu.Unlock()
+	if err != nil {
 		j.abandon()
 		return nil, err
 	}
 	return j, nil
 }
 
+// buildUntil gives the build a deadline, and ends it when the jail is destroyed
+// meanwhile.
+func (j *Jail) buildUntil(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	go func() {
+		select {
+		case <-j.ending:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return j.build(ctx)
+}
+
 // build does the whole start sequence. What it leaves in j is undone by
 // teardown, whatever step fails.
 func (j *Jail) build(ctx context.Context) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if j.uid, err = j.m.uids.claim(j.tenant); err != nil {
 		return err
 	}
@@ -109,8 +129,14 @@ func (j *Jail) build(ctx context.Context) (err error) {
 	if err := j.verify(); err != nil {
 		return err
 	}
-	j.setState(StateRunning)
 	j.goroutines.Go(j.receive)
+	j.spec.NetNS = nil // the caller's
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.state != StateCreating {
+		return ErrGone
+	}
+	j.state = StateRunning
 	return nil
 }
 
@@ -366,7 +392,7 @@ func (j *Jail) initProgram(socket, gate int) *sys.Program {
 // controller. There is none for the address space: node and Wasm reserve
 // terabytes that they never touch.
 func (j *Jail) rlimits() map[int]uint64 {
-	return map[int]uint64{
+	limits := map[int]uint64{
 		unix.RLIMIT_CORE:       0,
 		unix.RLIMIT_NOFILE:     uint64(j.limits.OpenFiles),
 		unix.RLIMIT_NPROC:      uint64(j.limits.Pids),
@@ -377,6 +403,14 @@ func (j *Jail) rlimits() map[int]uint64 {
 		unix.RLIMIT_NICE:       0,
 		unix.RLIMIT_STACK:      8 << 20,
 	}
+	for resource, value := range limits {
+		// Above the daemon's own it could not be set.
+		var own unix.Rlimit
+		if err := unix.Getrlimit(resource, &own); err == nil {
+			limits[resource] = min(value, own.Max)
+		}
+	}
+	return limits
 }
 
 // letGo maps the ids of the waiting child and opens the gate.

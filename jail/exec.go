@@ -83,7 +83,7 @@ func (j *Jail) forget(p *Process) {
 	defer j.mu.Unlock()
 	j.running--
 	delete(j.byID, p.spec.ID)
-	// Sandbox-init may yet report on it: the number stays known until the end.
+	// Sandbox-init may yet report on it: its number stays known until then.
 	if i := slices.Index(j.order, p); i >= 0 {
 		j.order = slices.Delete(j.order, i, i+1)
 	}
@@ -94,7 +94,6 @@ func (j *Jail) ended(p *Process) {
 	var drop []*Process
 	j.mu.Lock()
 	j.running--
-	delete(j.byNum, p.num)
 	over := len(j.order) - j.running - maxEnded
 	for i := 0; i < len(j.order) && over > 0; {
 		if !j.order[i].over() {

@@ -394,6 +394,16 @@ func (j *Jail) Remove(ctx context.Context, name string, recursive bool) error {
 	if err != nil {
 		return err
 	}
+	// A jail that ends does not wait for a tree that its tenant has filled.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-j.ending:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	return j.asTenant(func(root int) error {
 		dir, base, err := folder(root, p)
 		if err != nil {
@@ -406,7 +416,7 @@ func (j *Jail) Remove(ctx context.Context, name string, recursive bool) error {
 		}
 		err = unix.Unlinkat(dir, base, unix.AT_REMOVEDIR)
 		if recursive && (errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)) {
-			return emptyTree(dir, base)
+			return emptyTree(ctx, dir, base)
 		}
 		return err
 	})

@@ -44,6 +44,9 @@ type Jail struct {
 	root     *os.File // O_PATH, in the jail's mount namespace
 	landlock int
 
+	// buildMu is held while the jail is built; teardown begins after it.
+	buildMu sync.Mutex
+
 	// rootMu lets teardown wait for file operations before it closes root.
 	rootMu   sync.RWMutex
 	rootGone bool
@@ -94,12 +97,6 @@ func (j *Jail) Tenant() string { return j.tenant }
 
 // Done is closed when the jail has ended and all of it is gone.
 func (j *Jail) Done() <-chan struct{} { return j.done }
-
-func (j *Jail) setState(s string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.state = s
-}
 
 // Info describes the jail now.
 func (j *Jail) Info() Info {
@@ -157,8 +154,12 @@ func (j *Jail) handle(payload []byte, files int) error {
 	default:
 		return fmt.Errorf("jail: unexpected %T", m)
 	}
+	_, more := m.(*wire.Started)
 	j.mu.Lock()
 	p := j.byNum[num]
+	if !more {
+		delete(j.byNum, num) // its last word on this command
+	}
 	j.mu.Unlock()
 	if p == nil {
 		return fmt.Errorf("jail: %T for unknown command %d", m, num)

@@ -385,3 +385,33 @@ func TestCancelledCreate(t *testing.T) {
 	}
 	settled(t, m, before)
 }
+
+// TestCloseDuringCreate: whatever the moment, one of both wins and nothing is
+// left.
+func TestCloseDuringCreate(t *testing.T) {
+	for i := range 6 {
+		m, err := New(t.Context(), testConfig(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		created := make(chan error, 1)
+		go func() {
+			_, err := m.Create(context.Background(), Spec{Tenant: "alice", Ephemeral: true})
+			created <- err
+		}()
+		for len(m.List()) == 0 {
+			runtime.Gosched()
+		}
+		time.Sleep(time.Duration(i) * time.Millisecond) // another moment each time
+		if err := m.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		<-created
+		if len(m.List()) != 0 {
+			t.Fatal("a jail is left")
+		}
+		if _, err := os.Lstat(filepath.Join(m.cfg.RunDir, "jails", "alice")); !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+}

@@ -284,6 +284,7 @@ func (p *Process) Kill(context.Context) error { return p.group.kill() }
 
 // Stdin is the command's standard input; nil unless ExecSpec.Stdin was set.
 func (p *Process) Stdin() io.WriteCloser {
+	<-p.ready
 	if p.pipes[0] == nil {
 		return nil
 	}

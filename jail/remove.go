@@ -1,6 +1,7 @@
 package jail
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +16,9 @@ import (
 // folders removed, and the entries of other folders moved into the top one
 // under new names. So there are never more than two folders open, whatever the
 // depth of the tree, and no path is ever resolved beyond one name.
-func emptyTree(parent int, name string) error {
+//
+// It ends early with ctx: a tenant may fill the tree as fast as it is emptied.
+func emptyTree(ctx context.Context, parent int, name string) error {
 	top, err := openFolder(parent, name)
 	if err != nil {
 		return err
@@ -25,7 +28,7 @@ func emptyTree(parent int, name string) error {
 	for {
 		// A fresh description each time: an offset into a folder that changes
 		// means nothing.
-		empty, err := emptyOnce(top, &moved)
+		empty, err := emptyOnce(ctx, top, &moved)
 		if err != nil {
 			return err
 		}
@@ -45,7 +48,7 @@ func openFolder(parent int, name string) (*os.File, error) {
 }
 
 // emptyOnce reads top once and reports whether there was nothing in it.
-func emptyOnce(top *os.File, moved *uint64) (bool, error) {
+func emptyOnce(ctx context.Context, top *os.File, moved *uint64) (bool, error) {
 	fd := int(top.Fd())
 	list, err := openFolder(fd, ".")
 	if err != nil {
@@ -63,6 +66,9 @@ func emptyOnce(top *os.File, moved *uint64) (bool, error) {
 		}
 		empty = false
 		for _, name := range names {
+			if err := ctx.Err(); err != nil {
+				return false, err
+			}
 			if err := removeEntry(fd, name, moved); err != nil {
 				return false, err
 			}

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"sort"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Defaults and bounds of a jail's limits.
@@ -75,6 +77,10 @@ func (s *Spec) check() (err error) {
 	}
 	if s.Limits, err = s.Limits.withDefaults(); err != nil {
 		return err
+	}
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && uint64(s.Limits.OpenFiles) > own.Max {
+		return &SpecError{Field: "limits.open_files", Message: fmt.Sprintf("%d is more than the daemon's own limit of %d", s.Limits.OpenFiles, own.Max)}
 	}
 	for _, r := range s.Resolvers {
 		if _, err := netip.ParseAddr(r); err != nil {

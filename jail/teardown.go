@@ -41,6 +41,8 @@ func (j *Jail) abandon() {
 
 // teardown undoes build, whatever part of it was done.
 func (j *Jail) teardown() {
+	j.buildMu.Lock()
+	defer j.buildMu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
 	defer cancel()
 	var errs []error
@@ -192,7 +194,7 @@ func removeAll(path string) error {
 	case errors.Is(err, unix.ENOTDIR):
 		err = unix.Unlinkat(parent, name, 0)
 	case errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST):
-		err = emptyTree(parent, name)
+		err = emptyTree(context.Background(), parent, name)
 	}
 	if err != nil {
 		return fmt.Errorf("jail: remove %s: %w", path, err)
