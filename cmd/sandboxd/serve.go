@@ -56,7 +56,7 @@ func serve(ctx context.Context, o *options, run string) error {
 		}
 	}
 	return runDaemon(ctx, cfg, func(d *daemon.Daemon) error {
-		if err := systemd.Watchdog(ctx, d.Ready); err != nil {
+		if err := systemd.Watchdog(ctx, d.Alive); err != nil {
 			return err
 		}
 		return systemd.Notify(systemd.Ready, systemd.Status("ready"))
