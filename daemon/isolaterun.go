@@ -236,11 +236,15 @@ func isolateUsage(u *isolate.Usage, l *policy.Limits, h *host) api.Usage {
 
 // logged puts a line of output on record.
 func (r *run) logged(e isolate.Event) {
-	if e.Kind == "stdout" {
+	if e.Kind == api.EventStdout || e.Kind == api.EventStderr {
 		r.mu.Lock()
-		r.record.Stdout += e.Message
+		if e.Kind == api.EventStdout {
+			r.record.Stdout += validText([]byte(e.Message))
+		} else {
+			r.record.Stderr += validText([]byte(e.Message))
+		}
 		r.mu.Unlock()
-		ev := api.Event{Type: api.EventStdout, Time: e.Time}
+		ev := api.Event{Type: e.Kind, Time: e.Time}
 		ev.SetData([]byte(e.Message))
 		r.events.append(ev)
 		return
