@@ -267,11 +267,7 @@ func (r *run) settle(a answer) error {
 	if err != nil {
 		return err
 	}
-	v, threw, err := r.vm.CallEntry(entrySettle, args...)
-	if err != nil || threw {
-		return r.unexpected("take an answer", threw, err)
-	}
-	return r.vm.Free(v)
+	return r.enter(entrySettle, args...)
 }
 
 func (r *run) settleArgs(id int64, ok bool, text string, body []byte) ([]quickjs.Value, error) {

@@ -227,6 +227,38 @@ func TestURL(t *testing.T) {
 	}
 }
 
+// TestPatched: code may change what the prelude would use. That is its own
+// affair, and never an internal error.
+func TestPatched(t *testing.T) {
+	p := newPool(t)
+	for name, c := range map[string]struct {
+		src string
+		want
+	}{
+		"array iterator":  {`Array.prototype[Symbol.iterator] = function* () { yield "drop" }; export default async (i, env) => [await env.X.echo(1, 2), env.NAME]`, want{value: `[[1,2],"value"]`}},
+		"reflect":         {`Reflect.apply = () => { throw 1 }; export default async (i, env) => env.X.echo(1)`, want{value: `[1]`}},
+		"map":             {`Map.prototype.get = Map.prototype.set = () => { throw 1 }; export default async (i, env) => env.X.echo(1)`, want{value: `[1]`}},
+		"promise":         {`globalThis.Promise = null; export default async (i, env) => env.X.echo(1)`, want{value: `[1]`}},
+		"then":            {`Promise.prototype.then = () => { throw 1 }; export default (i, env) => 1`, want{value: `1`}},
+		"object":          {`Object.keys = Object.freeze = Object.create = null; globalThis.Object = null; export default async (i, env) => env.X.echo({a: 1})`, want{value: `[{"a":1}]`}},
+		"prototype":       {`Object.prototype.get = () => 5; Object.prototype.toJSON = undefined; export default async (i, env) => env.X.echo({a: 1})`, want{value: `[{"a":1}]`}},
+		"everything":      {`for (const k of Object.getOwnPropertyNames(globalThis)) { try { if (typeof globalThis[k] === 'function' && globalThis[k].prototype) for (const m of Reflect.ownKeys(globalThis[k].prototype)) try { globalThis[k].prototype[m] = () => { throw new Error('patched') } } catch {} } catch {} } export default () => 1`, want{kind: KindThrown}},
+		"deleted globals": {`for (const k of Object.getOwnPropertyNames(globalThis)) try { delete globalThis[k] } catch {}; export default async (i, env) => env.X.echo(1)`, want{value: `[1]`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := js(c.src)
+			r.Env = map[string]string{"NAME": "value"}
+			r.Bindings = []Binding{{Name: "X", Methods: []string{"echo"}}}
+			h := &fakeHost{call: func(_ context.Context, c Call) (json.RawMessage, error) { return c.Args, nil }}
+			res := run1(t, p, r, h)
+			if name == "everything" && res.Status == StatusOK {
+				return
+			}
+			check(t, res, h, c.want)
+		})
+	}
+}
+
 // TestGlobals compares what a run finds.
 func TestGlobals(t *testing.T) {
 	p := newPool(t)

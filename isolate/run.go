@@ -86,8 +86,8 @@ func (r *run) main() error {
 	if err != nil {
 		return err
 	}
-	if _, threw, err := r.vm.CallEntry(entryStart, promise, job); err != nil || threw {
-		return r.unexpected("start", threw, err)
+	if err := r.enter(entryStart, promise, job); err != nil {
+		return err
 	}
 	return r.loop()
 }
@@ -144,11 +144,17 @@ func (r *run) describe(v quickjs.Value) (string, error) {
 	return text, errors.Join(err, r.vm.Free(d))
 }
 
-func (r *run) unexpected(what string, threw bool, err error) error {
-	if err != nil || !threw {
+// enter calls a function of the prelude whose result is of no interest. If it
+// throws, the code has brought it to that.
+func (r *run) enter(entry int, args ...quickjs.Value) error {
+	v, threw, err := r.vm.CallEntry(entry, args...)
+	if err != nil {
 		return err
 	}
-	return &Error{Kind: KindInternal, Message: "the interpreter refused to " + what}
+	if threw {
+		return r.thrown(v)
+	}
+	return r.vm.Free(v)
 }
 
 // loop runs jobs, due timers and answers until there is an outcome.
@@ -212,14 +218,7 @@ func (r *run) fire(id int64) error {
 	if err != nil {
 		return err
 	}
-	v, threw, err := r.vm.CallEntry(entryFire, arg)
-	if err != nil {
-		return err
-	}
-	if threw {
-		return r.thrown(v)
-	}
-	return r.vm.Free(v)
+	return r.enter(entryFire, arg)
 }
 
 // wait waits for an answer or a timer.

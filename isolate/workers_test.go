@@ -217,9 +217,9 @@ func TestManyAnswers(t *testing.T) {
 	worker := p.workers[0]
 	large := json.RawMessage(`"` + strings.Repeat("x", 10<<20) + `"`)
 	h := &fakeHost{call: func(context.Context, Call) (json.RawMessage, error) { return large, nil }}
-	r := js(`export default async (i, env) => { const all = Array.from({length: 20}, () => env.X.large()); for (let i = 0; i < 1e9; i++) ; await Promise.all(all) }`)
+	r := js(`export default async (i, env) => { const all = Array.from({length: 20}, () => env.X.large()); for (let i = 0; i < 1e10; i++) ; await Promise.all(all) }`)
 	r.Bindings = []Binding{{Name: "X", Methods: []string{"large"}}}
-	r.Limits.Concurrency, r.Limits.CPU, r.Limits.Memory = 20, 5*time.Second, 64<<20
+	r.Limits.Concurrency, r.Limits.CPU, r.Limits.Wall, r.Limits.Memory = 20, time.Minute, time.Minute, 64<<20
 	res := run1(t, p, r, h)
 	if res.Status != StatusKilled || res.Error.Limit != "memory" {
 		t.Errorf("%+v %v", res, res.Error)

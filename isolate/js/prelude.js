@@ -25,7 +25,7 @@
   const testRegExp = uncurry(RegExp.prototype.exec);
 
   function uncurry(f) {
-    return (self, ...args) => Reflect.apply(f, self, args);
+    return (self, ...args) => apply(f, self, args);
   }
 
   function define(object, name, value) {
@@ -163,15 +163,21 @@
   }
 
   function makeEnv(job) {
+    // No iteration: the code's top level has run, and may have changed how.
     const env = create(null);
-    for (const name of keys(job.env)) env[name] = job.env[name];
-    for (const b of job.bindings) env[b.name] = b.name === 'LOG' ? makeLog() : makeBinding(b);
+    const names = keys(job.env);
+    for (let i = 0; i < names.length; i++) env[names[i]] = job.env[names[i]];
+    for (let i = 0; i < job.bindings.length; i++) {
+      const b = job.bindings[i];
+      env[b.name] = b.name === 'LOG' ? makeLog() : makeBinding(b);
+    }
     return freeze(env);
   }
 
   function makeBinding({ name, methods }) {
     const target = create(null);
-    for (const method of methods) {
+    for (let i = 0; i < methods.length; i++) {
+      const method = methods[i];
       target[method] = freeze((...args) => {
         const stack = new Error().stack;
         let json;
@@ -195,7 +201,9 @@
 
   function makeLog() {
     const log = create(null);
-    for (const level of ['debug', 'info', 'warn', 'error']) {
+    const levels = ['debug', 'info', 'warn', 'error'];
+    for (let i = 0; i < levels.length; i++) {
+      const level = levels[i];
       log[level] = freeze((message, data) => {
         host(OP.log, level, typeof message === 'string' ? message : inspect(message), data === undefined ? '' : toJSON(data, 'LOG data'));
         return promiseResolve();
@@ -236,7 +244,11 @@
       for (let i = 0; i < value.length; i++) push(out, checked(value[i], `${path}[${i}]`, name, above));
     } else {
       out = create(null);
-      for (const key of keys(value)) out[key] = checked(value[key], testRegExp(/^[A-Za-z_$][\w$]*$/, key) ? `${path}.${key}` : `${path}[${stringify(key)}]`, name, above);
+      const names = keys(value);
+      for (let i = 0; i < names.length; i++) {
+        const key = names[i];
+        out[key] = checked(value[key], testRegExp(/^[A-Za-z_$][\w$]*$/, key) ? `${path}.${key}` : `${path}[${stringify(key)}]`, name, above);
+      }
     }
     above.length--;
     return out;
