@@ -110,8 +110,10 @@ func TestInjectedFieldIsOurs(t *testing.T) {
 			if r.Header.Get("X-Gone")+r.Header.Get("Proxy-Authorization")+r.Header.Get("Forwarded") != "" || r.Header.Get("X-Kept") != "1" || r.URL.Query().Get("other") != "1" {
 				t.Errorf("the server saw %v %v", r.Header, r.URL)
 			}
-			if as == "header" && r.Header["X_Api_Key"] != nil {
-				t.Error("a twin of the field came through")
+			for name := range r.Header {
+				if as == "header" && strings.Contains(name, "_") {
+					t.Errorf("a twin of the field came through: %s", name)
+				}
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/idna"
 )
@@ -55,7 +56,11 @@ func Canonical(s string) (Host, error) {
 	name, ok := lower(s)
 	if !ok {
 		var err error
-		if name, err = lookup.ToASCII(s); err != nil {
+		if name, err = lookup.ToASCII(s); err != nil || !utf8.ValidString(s) {
+			return Host{}, ErrHost
+		}
+		// What came out must stay what it is, or the next reader sees another.
+		if again, err := lookup.ToASCII(name); err != nil || again != name {
 			return Host{}, ErrHost
 		}
 	}
