@@ -48,6 +48,7 @@ func (m *module) readBody(r *reader, size int, w *walker) body {
 	}
 	facts := w.walk(r, b)
 	r.done()
+	b.calls = facts.calls
 	if r.err == nil {
 		facts.size = uint64(size)
 		m.info.Largest.add(r.fn, facts)
@@ -58,6 +59,8 @@ func (m *module) readBody(r *reader, size int, w *walker) body {
 // facts are what walk finds out about one function.
 type facts struct {
 	size, locals, nesting, blocks, loops, brTable uint64
+
+	calls bool
 }
 
 func (l *Largest) add(fn int, f facts) {
@@ -142,9 +145,13 @@ func (w *walker) check(r *reader, b body, f *facts) {
 			w.within(r, l, len(w.frames), "label")
 		}
 		f.brTable = max(f.brTable, uint64(len(in.labels)))
-	case opCall, opRefFunc:
+	case opRefFunc:
+		w.within(r, in.index, len(m.funcs), "function")
+	case opCall:
+		f.calls = true
 		w.within(r, in.index, len(m.funcs), "function")
 	case opCallIndirect:
+		f.calls = true
 		w.within(r, in.index, len(m.types), "type")
 		w.within(r, in.index2, len(m.info.Tables), "table")
 	case opLocalGet, opLocalSet, opLocalTee:

@@ -19,6 +19,12 @@ const (
 	// is charged where it stands, when it runs; smaller ones count towards the
 	// longest path from the head of their region.
 	minSegment = 64
+	// maxPath: in functions that call, a path longer than this is charged in
+	// between, and checked.
+	maxPath = 256
+	// maxLeaf: functions that call nothing are checked if their code costs more
+	// than this together.
+	maxLeaf = 4096
 
 	bulkShift   = 3    // memory.fill, copy, init: one unit for 8 bytes
 	costPage    = 8192 // memory.grow: one page, zeroed

@@ -20,7 +20,7 @@ func (e *emitter) function(fn int) *Error {
 	b := e.m.bodies[fn-e.m.info.ImportedFunctions]
 	r := reader{b: e.m.wasm[:b.code.end], pos: int(b.code.pos), section: "code", fn: fn}
 	e.a.m = e.m
-	e.a.analyse(&r, len(e.m.types[e.m.funcs[fn]].Results) == 0)
+	e.a.analyse(&r, len(e.m.types[e.m.funcs[fn]].Results) == 0, b.calls)
 	if r.err != nil {
 		return r.err
 	}
@@ -61,15 +61,22 @@ func (e *emitter) findRoots() (any bool) {
 
 // tinyLeaf tells whether the calls of this function have paid for it.
 func (e *emitter) tinyLeaf() bool {
-	if len(e.a.regions) > 1 || e.a.regions[0].calls || e.a.bulk || e.a.cost > tinyLeaf {
-		return false
-	}
+	return len(e.a.regions) == 1 && !e.a.calls && !e.a.bulk && e.total() <= tinyLeaf
+}
+
+// largeLeaf tells whether the function does so much, if only once for each
+// call, that it is checked although it calls nothing.
+func (e *emitter) largeLeaf() bool { return e.total() > maxLeaf }
+
+// total is what the function's code costs if all of it runs once.
+func (e *emitter) total() int64 {
+	total := e.a.cost
 	for i := range e.a.patches {
-		if p := &e.a.patches[i]; p.kind == patchPart && p.arg > 0 {
-			return false
+		if p := &e.a.patches[i]; p.kind == patchPart {
+			total += p.arg
 		}
 	}
-	return true
+	return total
 }
 
 // locals writes the declarations of b with the ones that metering needs.
@@ -100,10 +107,10 @@ func (e *emitter) patch(p *patch) {
 	case patchCall:
 		e.out = appendU32(e.out, e.shift(uint32(p.arg)))
 	case patchHead:
-		e.constant(e.a.cost, held, e.a.regions[0].calls)
+		e.constant(e.a.cost, held, e.a.calls || e.largeLeaf())
 	case patchPart:
 		if p.arg > 0 {
-			e.constant(p.arg, held, false)
+			e.constant(p.arg, held, e.a.calls)
 		}
 	case patchCheck:
 		e.constant(p.arg, held, true)

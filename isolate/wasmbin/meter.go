@@ -86,19 +86,26 @@ type meter struct {
 	cur  int32 // region
 	path int64 // longest path from the head of cur, without the open part
 	cost int64 // longest path through the function
-	part int64 // cost of the open straight-line part
-	open int   // index of its patch
-	head bool  // the open part always runs when the head does
 	bulk bool  // a length is charged somewhere
+
+	// The open straight-line part: what its patch is to charge, and what has
+	// come since the last call, whose own patch is called.
+	part, since  int64
+	open, called int
+	head         bool // it always runs when the function is entered
+	split        bool // it began after a call
+
+	calls bool // the function calls something
 }
 
 // analyse fills regions and patches for the expression at r, which walk has
-// found well-formed. bare says that the function returns nothing.
-func (a *meter) analyse(r *reader, bare bool) {
+// found well-formed. bare says that the function returns nothing, calls that
+// it calls something.
+func (a *meter) analyse(r *reader, bare, calls bool) {
 	a.regions = append(a.regions[:0], region{parent: none})
 	a.frames = append(a.frames[:0], frame{op: opBlock, bare: bare, label: none})
 	a.patches, a.labels, a.targets = a.patches[:0], a.labels[:0], a.targets[:0]
-	a.cur, a.path, a.bulk = 0, 0, false
+	a.cur, a.path, a.bulk, a.calls = 0, 0, false, calls
 	a.patch(patch{pos: uint32(r.pos), kind: patchHead})
 	a.begin(r.pos, true)
 	for len(a.frames) > 0 {
@@ -117,7 +124,8 @@ func (a *meter) patch(p patch) {
 
 // begin opens a straight-line part at pos.
 func (a *meter) begin(pos int, head bool) {
-	a.part, a.head, a.open = 0, head, len(a.patches)
+	a.part, a.since, a.open, a.called = 0, 0, len(a.patches), none
+	a.head, a.split = head, false
 	if !head && a.path != none {
 		a.patch(patch{pos: uint32(pos), kind: patchPart})
 	}
@@ -129,19 +137,44 @@ func (a *meter) close() {
 	if a.path == none {
 		return
 	}
-	if !a.head && a.part >= minSegment {
+	a.endStretch()
+	a.pay()
+	a.part, a.called, a.split = 0, none, false
+}
+
+func (a *meter) pay() {
+	if a.split || !a.head && a.part >= minSegment {
 		a.patches[a.open].arg = a.part
 	} else {
 		a.path += a.part
 	}
-	a.part = 0
+}
+
+// endStretch adds what has come since the last call to the part, or makes it a
+// part of its own if the part becomes long. See settle for the reason.
+func (a *meter) endStretch() {
+	if a.called != none && a.part+a.since > maxPath {
+		a.pay()
+		a.open, a.split, a.part = a.called, true, 0
+	}
+	a.part, a.since = a.part+a.since, 0
+}
+
+// settle charges, with a check, a path that has become long, at pos. A function
+// that calls itself and then works would otherwise do all that work unchecked
+// in one go, as its many calls return, however early it was paid.
+func (a *meter) settle(pos int) {
+	if a.calls && a.path > maxPath {
+		a.patch(patch{pos: uint32(pos), kind: patchCheck, arg: a.path})
+		a.path = 0
+	}
 }
 
 func (a *meter) step() {
 	in := &a.in
 	live := a.path != none
 	if live {
-		a.part += a.m.cost(in)
+		a.since += a.m.cost(in)
 	}
 	switch in.op {
 	case opBlock:
@@ -150,6 +183,7 @@ func (a *meter) step() {
 		a.enterLoop()
 	case opIf:
 		a.close()
+		a.settle(in.pos)
 		a.push(in.op)
 		a.frames[len(a.frames)-1].atIf = a.path
 		a.begin(in.end, false)
@@ -208,9 +242,13 @@ func (a *meter) call(live bool) {
 	if in.op != opCallIndirect {
 		a.patch(patch{pos: uint32(in.imm), skip: uint32(in.end - in.imm), kind: patchCall, arg: int64(in.index)})
 	}
-	if live && in.op != opRefFunc {
-		a.regions[a.cur].calls = true
+	if !live || in.op == opRefFunc {
+		return
 	}
+	a.regions[a.cur].calls = true
+	a.endStretch()
+	a.called = len(a.patches)
+	a.patch(patch{pos: uint32(in.end), kind: patchPart})
 }
 
 // length charges what an instruction does by its operand.
@@ -244,6 +282,7 @@ func (a *meter) enterLoop() {
 		return
 	}
 	a.close()
+	a.settle(a.in.pos)
 	a.regions = append(a.regions, region{
 		parent: a.cur, depth: a.regions[a.cur].depth + 1,
 		before: a.regions[a.cur].before + a.path,
@@ -281,6 +320,7 @@ func (a *meter) end() {
 		a.cost = max(a.path, 0)
 		return
 	}
+	a.settle(a.in.end)
 	a.begin(a.in.end, false)
 }
 
@@ -319,6 +359,9 @@ func (a *meter) br() {
 func (a *meter) brIf() {
 	in := &a.in
 	a.close()
+	if !a.back(in.index) {
+		a.settle(in.pos)
+	}
 	path := a.branch(in.index)
 	switch {
 	case !a.back(in.index):

@@ -64,6 +64,7 @@ type ref struct {
 type body struct {
 	decl, code span
 	locals     uint32 // parameters and declared ones
+	calls      bool   // there is a call in it
 }
 
 // A segment is a data segment.

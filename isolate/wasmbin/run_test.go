@@ -28,6 +28,7 @@ type host struct {
 	refills  int
 	imported []uint64 // arguments that env.note received
 	onRefill func(n int)
+	onNote   func()
 	stop     atomic.Bool
 }
 
@@ -47,6 +48,9 @@ func newHost(t testing.TB) *host {
 		WithGoModuleFunction(api.GoModuleFunc(func(_ context.Context, _ api.Module, stack []uint64) {
 			// The upper half of an i32's slot is undefined.
 			h.imported = append(h.imported, uint64(uint32(stack[0])))
+			if h.onNote != nil {
+				h.onNote()
+			}
 			stack[0] = uint64(uint32(stack[0]) + 1)
 		}), []api.ValueType{api.ValueTypeI32}, []api.ValueType{api.ValueTypeI32}).Export("note").
 		Instantiate(ctx)

@@ -195,3 +195,53 @@ func TestCollectorIsNotHeldUp(t *testing.T) {
 		t.Errorf("5 collections took %v", took)
 	}
 }
+
+// Work that a recursion leaves for its way back is charged and checked on the
+// way back, not all at once on the way down.
+func TestUnwindingIsChecked(t *testing.T) {
+	small := slices.Concat(get(0), i32(12345), op(i32Eq), op(opIf, blockEmpty),
+		slices.Repeat(slices.Concat(get(1), i32(3), op(i32Mul), set(1)), 8), op(opEnd))
+	large := slices.Repeat(slices.Concat(get(1), i32(3), op(i32Mul), set(1)), 1000)
+	for name, tail := range map[string][]byte{
+		"small parts": slices.Repeat(small, 100),
+		"a large one": large,
+		"loop":        blk(opLoop, blockEmpty, slices.Repeat(small, 100), i32(0), brIf(0)),
+	} {
+		var a asm
+		note := a.importFunc("env", "note", types(I32), types(I32))
+		a.fn("run", types(I32), types(I32), types(I32),
+			get(0), op(i32Eqz),
+			op(opIf, blockEmpty), get(0), call(note), op(opDrop), op(opElse),
+			get(0), i32(1), op(i32Sub), call(1), op(opDrop), tail, op(opEnd),
+			get(1))
+		h := newHost(t)
+		deepest := -1
+		h.onNote = func() { deepest = h.refills }
+		m := h.instantiate(metered(t, a.bytes()))
+		if _, err := m.ExportedFunction("run").Call(h.ctx, 1000); err != nil {
+			t.Fatal(err)
+		}
+		// Each tail costs over 400 units even where no arm is taken, and 1000
+		// of them over 40 quanta of 10000.
+		if down, up := deepest, h.refills-deepest; down < 1 || up < 40 {
+			t.Errorf("%s: %d refills on the way down, %d on the way up", name, down, up)
+		}
+	}
+}
+
+// A leaf that calls nothing but does a lot is checked too, or a row of calls
+// to it would run unchecked.
+func TestLargeLeafIsChecked(t *testing.T) {
+	var a asm
+	leaf := a.fn("", types(I32), types(I32), nil, slices.Repeat(slices.Concat(get(0), i32(3), op(i32Mul), set(0)), 2000), get(0))
+	a.fn("run", types(I32), types(I32), nil, get(0), slices.Repeat(call(leaf), 1000))
+	h := newHost(t)
+	h.quantum = 100_000
+	m := h.instantiate(metered(t, a.bytes()))
+	if _, err := m.ExportedFunction("run").Call(h.ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	if h.refills < 75 { // 8 million units
+		t.Errorf("%d refills", h.refills)
+	}
+}
