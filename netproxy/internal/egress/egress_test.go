@@ -176,6 +176,7 @@ func TestNoIPv6AndNoForwarding(t *testing.T) {
 		err := inside(t, ns, func() error {
 			for path, want := range map[string]string{
 				"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1", "ipv4/ip_forward": "0",
+				"ipv4/ip_unprivileged_port_start": "0",
 			} {
 				got, err := os.ReadFile("/proc/sys/net/" + path)
 				if err != nil {

@@ -86,6 +86,8 @@ func (n *Network) setUp() error {
 	for _, s := range [][2]string{
 		{"ipv6/conf/all/disable_ipv6", "1"}, {"ipv6/conf/default/disable_ipv6", "1"},
 		{"ipv4/ip_forward", "0"},
+		// Nothing but our listeners is here, so their ports need no capability.
+		{"ipv4/ip_unprivileged_port_start", "0"},
 		// Strict reverse path, and ARP only for the address of that device:
 		// the weak host model otherwise answers for every gateway on every veth.
 		{"ipv4/conf/all/rp_filter", "1"}, {"ipv4/conf/default/rp_filter", "1"},
