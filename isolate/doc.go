@@ -19,9 +19,9 @@
 // they come by. A worker that keeps a run 500 ms beyond its deadline, breaks the
 // protocol or holds too much memory is killed; only the runs in it fail.
 //
-// Processor time is the time in which the guest held a thread, so on a busy
-// machine it includes that of other processes in between. In a deterministic run
-// it is counted in fuel instead, and ends at the same instruction each time.
+// Processor time is what the kernel counts for the run's thread (cputime.go). In
+// a deterministic run it is counted in fuel instead, and ends at the same
+// instruction each time.
 //
 // It may import isolate/quickjs, isolate/guests, isolate/wasmbin and the
 // internal packages; never the daemon, the jail or the proxy. It must never give

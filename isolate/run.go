@@ -28,6 +28,7 @@ type run struct {
 	ctx     context.Context // ends with the wall limit or the caller
 	started time.Time
 	usage   Usage
+	time    cpuTime
 	lines   int
 	phase   string
 	random  randomness
@@ -54,7 +55,9 @@ func execute(ctx context.Context, vm *quickjs.VM, job *jobMessage, host Host) *R
 	defer cancel()
 	r.random, r.clock = newRandomness(req.Seed), newClock(req.Clock, r.started)
 	r.calls.init(r)
+	r.time.start()
 	err := r.main()
+	r.time.stop()
 	cancel()
 	r.calls.wait()
 	return r.result(err)
@@ -245,14 +248,24 @@ func (r *run) wait() error {
 		defer t.Stop()
 		due = t.C
 	}
+	r.time.stop()
+	var a answer
+	answered, ended := false, false
 	select {
-	case a := <-r.calls.answers:
-		return r.settle(a)
+	case a = <-r.calls.answers:
+		answered = true
 	case <-due:
-		return nil
 	case <-r.ctx.Done():
-		return r.ended()
+		ended = true
 	}
+	r.time.start()
+	switch {
+	case ended:
+		return r.ended()
+	case answered:
+		return r.settle(a)
+	}
+	return nil
 }
 
 // ended says why ctx is done.
@@ -278,6 +291,7 @@ func (r *run) Tick() error {
 	if time.Since(r.started) >= r.req.Limits.Wall {
 		return limitError("wall", time.Since(r.started).Round(time.Millisecond), r.req.Limits.Wall)
 	}
+	r.time.yield()
 	return nil
 }
 
@@ -292,7 +306,7 @@ func (r *run) cpu() time.Duration {
 	if r.req.Seed != nil || r.req.Clock != nil {
 		return time.Duration(r.vm.Fuel()) * time.Microsecond / fuelPerMicrosecond
 	}
-	return r.vm.CPU()
+	return r.time.now()
 }
 
 // Normalize implements quickjs.Hooks.

@@ -8,13 +8,16 @@
   const OP = { done: 1, fail: 2, log: 3, call: 4, timer: 5, clearTimer: 6, decode: 7, encode: 8, random: 9, cancel: 10 };
 
   // Code may change every global; what the closure needs is taken before.
+  const {
+    Array, ArrayBuffer, Boolean, DataView, Date, DOMException, Error, Float32Array, Float64Array, Function, JSON, Map, Math, Number,
+    Object, Promise, Proxy, RangeError, Reflect, RegExp, Set, String, Symbol, TypeError, URLSearchParams, Uint8Array, WeakSet, isNaN, performance,
+  } = globalThis;
   const { stringify, parse } = JSON;
   const { isArray, from: arrayFrom } = Array;
   const { defineProperty, freeze, keys, getPrototypeOf, create, prototype: objectProto } = Object;
   const { apply } = Reflect;
   const toText = String;
   const isView = ArrayBuffer.isView;
-  const SearchParams = URLSearchParams;
   const NativePromise = Promise;
   const promiseResolve = Promise.resolve.bind(Promise);
   const mapGet = uncurry(Map.prototype.get), mapSet = uncurry(Map.prototype.set), mapDelete = uncurry(Map.prototype.delete);
@@ -524,7 +527,7 @@
     if (body === undefined || body === null) return [null, null];
     if (typeof body === 'string') return [encode(body), 'text/plain;charset=UTF-8'];
     if (isView(body) || body instanceof ArrayBuffer) return [bytesOf(body).slice(), null];
-    if (body instanceof SearchParams) return [encode(toText(body)), 'application/x-www-form-urlencoded;charset=UTF-8'];
+    if (body instanceof URLSearchParams) return [encode(toText(body)), 'application/x-www-form-urlencoded;charset=UTF-8'];
     throw new TypeError('a body is a string, an ArrayBuffer, a view of one or URLSearchParams; use JSON.stringify for an object');
   }
 

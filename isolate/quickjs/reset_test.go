@@ -55,7 +55,7 @@ func equalsImage(t *testing.T, e *Engine, vm *VM) {
 			t.Errorf("global %d is %d, was %d", i, g.Get(), e.boot.globals[i])
 		}
 	}
-	if vm.Fuel() != 0 || vm.CPU() != 0 || vm.hooks != nil || vm.depth != 0 {
+	if vm.Fuel() != 0 || vm.hooks != nil || vm.depth != 0 {
 		t.Error("there is something left of the call")
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
-	"time"
 
 	"github.com/tetratelabs/wazero/api"
 )
@@ -18,7 +16,8 @@ type Hooks interface {
 	// Call is a call of the function that the prelude was given. A zero Value
 	// is undefined.
 	Call(args *Args) (Value, error)
-	// Tick is called when the fuel of one quantum is used up.
+	// Tick is called when the fuel of one quantum is used up. It should yield
+	// now and then.
 	Tick() error
 	// Normalize resolves a module specifier; Load gives a module's source. The
 	// code sees the error's text.
@@ -49,13 +48,11 @@ type VM struct {
 	globs []api.MutableGlobal
 	hooks Hooks
 
-	depth    int           // calls into the guest under way
-	since    time.Time     // start of the current stretch of guest work
-	cpu      time.Duration // finished stretches
-	spent    int64         // fuel of finished quanta
-	granted  int64         // fuel given with the last refill
-	cause    error         // why the VM is dead
-	promised bool          // counted as live
+	depth    int   // calls into the guest under way
+	spent    int64 // fuel of finished quanta
+	granted  int64 // fuel given with the last refill
+	cause    error // why the VM is dead
+	promised bool  // counted as live
 }
 
 // A function is an export with the stack that its calls run on. While it is
@@ -225,14 +222,6 @@ func (vm *VM) Begin(hooks Hooks, memory, seed uint64) error {
 	return nil
 }
 
-// CPU is the time that the guest has worked, without that of Tick.
-func (vm *VM) CPU() time.Duration {
-	if vm.depth > 0 {
-		return vm.cpu + time.Since(vm.since)
-	}
-	return vm.cpu
-}
-
 // Fuel is what the guest has used of it.
 func (vm *VM) Fuel() int64 {
 	if vm.fuel == nil {
@@ -245,11 +234,9 @@ func (vm *VM) Fuel() int64 {
 func (vm *VM) Memory() uint64 { return vm.mem.size }
 
 // outOfFuel is called by the guest. It is also what keeps one VM from stopping
-// the garbage collector and its neighbours: compiled code cannot be preempted.
+// the garbage collector and its neighbours: compiled code cannot be preempted,
+// but this function can.
 func (vm *VM) outOfFuel() {
-	now := time.Now()
-	vm.cpu += now.Sub(vm.since)
-	vm.since = now
 	vm.spent += vm.granted - int64(vm.fuel.Get())
 	vm.refill(vm.eng.opts.Quantum)
 	if vm.hooks != nil {
@@ -257,8 +244,6 @@ func (vm *VM) outOfFuel() {
 			vm.abort(err)
 		}
 	}
-	runtime.Gosched()
-	vm.since = time.Now()
 }
 
 // invoke calls an export; stack holds the parameters and then the result.
@@ -279,15 +264,9 @@ func (vm *VM) invoke(f *function, stack []uint64) error {
 	}
 	nested := f.busy
 	f.busy = true
-	if vm.depth == 0 {
-		vm.since = time.Now()
-	}
 	vm.depth++
 	err := target.CallWithStack(vm.ctx, stack)
 	vm.depth--
-	if vm.depth == 0 {
-		vm.cpu += time.Since(vm.since)
-	}
 	f.busy = nested
 	if err != nil && vm.cause == nil {
 		vm.cause = &GuestError{Reason: "trap in " + f.name, Err: err}
@@ -328,7 +307,6 @@ func (vm *VM) reset() error {
 		return errors.New("quickjs: a call is under way")
 	}
 	vm.hooks = nil
-	vm.cpu = 0
 	if err := vm.mem.reset(); err != nil {
 		return err
 	}

@@ -1,0 +1,62 @@
+package isolate
+
+import (
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A cpuTime measures the processor time that a run uses, as the kernel counts
+// it for the thread that the run is on. What other processes take in between is
+// not in it, nor what the run waits.
+type cpuTime struct {
+	used    time.Duration
+	since   time.Duration // the thread's time at start
+	running bool
+	yielded time.Time
+}
+
+// start binds the goroutine to its thread until stop.
+func (c *cpuTime) start() {
+	runtime.LockOSThread()
+	c.running, c.since, c.yielded = true, threadTime(), time.Now()
+}
+
+// stop ends what start began; it may be called twice.
+func (c *cpuTime) stop() {
+	if !c.running {
+		return
+	}
+	c.used += threadTime() - c.since
+	c.running = false
+	runtime.UnlockOSThread()
+}
+
+// now is the time used so far.
+func (c *cpuTime) now() time.Duration {
+	if !c.running {
+		return c.used
+	}
+	return c.used + threadTime() - c.since
+}
+
+// slice is how long a run computes before it lets others have the processor.
+// A yield of a bound goroutine costs two switches of threads.
+const slice = 2 * time.Millisecond
+
+// yield lets other goroutines run if it is time.
+func (c *cpuTime) yield() {
+	if time.Since(c.yielded) < slice {
+		return
+	}
+	runtime.Gosched()
+	c.yielded = time.Now()
+}
+
+func threadTime() time.Duration {
+	var ts unix.Timespec
+	// It does not fail for the calling thread.
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts)
+	return time.Duration(ts.Nano())
+}
