@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 // A tunnel in which nothing moves is cut; one that carries something in one
@@ -66,6 +69,31 @@ func TestMalformedRequestsAreRecorded(t *testing.T) {
 		d := w.find(func(d Decision) bool { return d.Reason == reason })
 		if d.Allowed || d.Tenant != "alice" || d.Phase != "decided" {
 			t.Errorf("%q: %+v", raw, d)
+		}
+	}
+}
+
+// Connections to DNS count like all others.
+func TestDNSConnectionsAreLimited(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Limits.Connections = 3 })
+	j := w.jail("alice")
+	server := net.JoinHostPort(j.link.Gateway.String(), "53")
+	for i := range 4 {
+		c, err := j.dial(t.Context(), "tcp", server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		m := new(dns.Msg)
+		m.SetQuestion("evil.test.", dns.TypeA)
+		conn := &dns.Conn{Conn: c}
+		err = conn.WriteMsg(m)
+		if err == nil {
+			_, err = conn.ReadMsg()
+		}
+		if (err == nil) != (i < 3) {
+			t.Errorf("connection %d: %v", i+1, err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -65,12 +66,43 @@ func (n *nameServer) answer(q, m *dns.Msg) int {
 	return dns.RcodeSuccess // other types: the name exists and has none
 }
 
-// serveDNS runs until the sockets are closed.
+// countedListener holds the tenant's limit of connections against those of
+// DNS, too (step 2): descriptors are what all tenants share here.
+type countedListener struct {
+	net.Listener
+	t *tenant
+}
+
+func (l *countedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.t.enter() {
+			return &countedConn{Conn: c, t: l.t}, nil
+		}
+		c.Close()
+	}
+}
+
+type countedConn struct {
+	net.Conn
+	t    *tenant
+	once sync.Once
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(c.t.leave)
+	return c.Conn.Close()
+}
+
+// servers serve both sockets until they are closed.
 func (n *nameServer) servers(udp net.PacketConn, tcp net.Listener) []*dns.Server {
 	limits := n.s.limits
 	servers := []*dns.Server{
 		{PacketConn: udp, Handler: n, ReadTimeout: limits.Header, WriteTimeout: limits.Header},
-		{Listener: tcp, Handler: n, ReadTimeout: limits.Header, WriteTimeout: limits.Header, MaxTCPQueries: 64},
+		{Listener: &countedListener{tcp, n.t}, Handler: n, ReadTimeout: limits.Header, WriteTimeout: limits.Header, MaxTCPQueries: 64},
 	}
 	for _, s := range servers {
 		started := make(chan struct{})
