@@ -9,10 +9,22 @@ import (
 	"sandboxd/daemon/api"
 )
 
-// An eventLog keeps the events of one run for those who follow it, also later.
+const (
+	// keepLog is about how many bytes of events one run keeps; older ones go.
+	keepLog = 16 << 20
+	// eventCost is what an event takes besides its text.
+	eventCost = 400
+	// joinOutput is how long pieces of output grow that nobody has seen yet.
+	joinOutput = 32 << 10
+)
+
+// An eventLog keeps the last events of one run for those who follow it, also
+// later. What it takes is bounded, whatever the run writes.
 type eventLog struct {
 	mu      sync.Mutex
 	events  []api.Event   // guarded by mu
+	first   uint64        // guarded by mu: number of events that have gone
+	seen    uint64        // guarded by mu: the last number that was handed out
 	bytes   int64         // guarded by mu
 	done    bool          // guarded by mu: no more events
 	dropped bool          // guarded by mu: history was given up
@@ -26,14 +38,48 @@ func (l *eventLog) append(e api.Event) {
 	if l.done {
 		return
 	}
-	e.Seq = uint64(len(l.events)) + 1
 	if e.Time.IsZero() {
 		e.Time = time.Now().UTC()
 	}
-	l.events = append(l.events, e)
-	l.bytes += eventSize(&e)
+	if !l.join(&e) {
+		e.Seq = l.last() + 1
+		l.events = append(l.events, e)
+		l.bytes += eventSize(&e)
+	}
 	l.done = e.Type == api.EventResult
+	if l.bytes > keepLog {
+		l.forget()
+	}
 	l.signal()
+}
+
+// last is the number of the newest event. l.mu is held.
+func (l *eventLog) last() uint64 { return l.first + uint64(len(l.events)) }
+
+// join adds output to the newest event, when that is of the same kind and
+// nobody has seen it: a program that writes single bytes does not make an event
+// of each. l.mu is held.
+func (l *eventLog) join(e *api.Event) bool {
+	if len(l.events) == 0 || l.seen >= l.last() || (e.Type != api.EventStdout && e.Type != api.EventStderr) {
+		return false
+	}
+	newest := &l.events[len(l.events)-1]
+	if newest.Type != e.Type || newest.Encoding != "" || e.Encoding != "" || len(newest.Data)+len(e.Data) > joinOutput {
+		return false
+	}
+	newest.Data += e.Data
+	l.bytes += int64(len(e.Data))
+	return true
+}
+
+// forget gives up the older half of the events. l.mu is held.
+func (l *eventLog) forget() {
+	n := (len(l.events) + 1) / 2
+	for i := range l.events[:n] {
+		l.bytes -= eventSize(&l.events[i])
+	}
+	l.events = append([]api.Event(nil), l.events[n:]...)
+	l.first += uint64(n)
 }
 
 func (l *eventLog) signal() {
@@ -45,7 +91,7 @@ func (l *eventLog) signal() {
 
 // eventSize is about what an event takes in memory.
 func eventSize(e *api.Event) int64 {
-	n := 256 + len(e.Data)
+	n := eventCost + len(e.Data)
 	if e.Log != nil {
 		n += len(e.Log.Message) + len(e.Log.Data)
 	}
@@ -77,11 +123,12 @@ var errHistory = &api.Error{Code: api.CodeGone, Message: "the events of this run
 func (l *eventLog) next(seq uint64) (events []api.Event, wake <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.dropped {
+	if l.dropped || seq < l.first {
 		return nil, nil, errHistory
 	}
-	if seq < uint64(len(l.events)) {
-		return l.events[seq:], nil, nil
+	if seq < l.last() {
+		l.seen = l.last()
+		return l.events[seq-l.first:], nil, nil
 	}
 	if l.done {
 		return nil, nil, nil

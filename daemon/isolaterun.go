@@ -186,6 +186,7 @@ func (d *Daemon) executeIsolate(ctx context.Context, r *run, p *plan) {
 	if result.Error != nil && result.Error.Kind == isolate.KindRejected {
 		rec.Status = api.StatusRefused
 	}
+	rec.Stdout, rec.Stderr = validText([]byte(r.stdout.String())), validText([]byte(r.stderr.String()))
 	rec.Usage = isolateUsage(&result.Usage, &p.limits, h)
 	if result.Error != nil && result.Error.Kind == isolate.KindLimit && len(rec.Denials) < keepDenied {
 		rec.Denials = append(rec.Denials, api.Denial{Kind: "limit", What: result.Error.Limit, Rule: result.Error.Allowed, Time: time.Now().UTC(), Scope: "run"})
@@ -237,23 +238,39 @@ func isolateUsage(u *isolate.Usage, l *policy.Limits, h *host) api.Usage {
 // logged puts a line of output on record.
 func (r *run) logged(e isolate.Event) {
 	if e.Kind == api.EventStdout || e.Kind == api.EventStderr {
-		r.mu.Lock()
-		if e.Kind == api.EventStdout {
-			r.record.Stdout += validText([]byte(e.Message))
-		} else {
-			r.record.Stderr += validText([]byte(e.Message))
-		}
-		r.mu.Unlock()
-		ev := api.Event{Type: e.Kind, Time: e.Time}
-		ev.SetData([]byte(e.Message))
-		r.events.append(ev)
+		r.wrote(e)
 		return
 	}
 	entry := api.LogEntry{Time: e.Time, Level: e.Level, Message: e.Message, Data: validJSON(e.Data)}
 	r.mu.Lock()
-	r.record.Logs = append(r.record.Logs, entry)
+	room := len(r.record.Logs) < keepLines
+	if room {
+		r.record.Logs = append(r.record.Logs, entry)
+	} else {
+		r.record.Truncated = true
+	}
 	r.mu.Unlock()
-	r.events.append(api.Event{Type: api.EventLog, Time: e.Time, Log: &entry})
+	if room {
+		r.events.append(api.Event{Type: api.EventLog, Time: e.Time, Log: &entry})
+	}
+}
+
+// wrote puts a piece of plain output on record.
+func (r *run) wrote(e isolate.Event) {
+	r.mu.Lock()
+	to := &r.stdout
+	if e.Kind == api.EventStderr {
+		to = &r.stderr
+	}
+	if to.Len()+len(e.Message) > maxAnswer {
+		r.record.Truncated = true
+	} else {
+		to.WriteString(e.Message)
+	}
+	r.mu.Unlock()
+	ev := api.Event{Type: e.Kind, Time: e.Time}
+	ev.SetData([]byte(e.Message))
+	r.events.append(ev)
 }
 
 // validJSON drops what a worker sends that is not JSON, which would make the

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ const (
 	keepEvents = 64 << 20 // bytes of all ended runs' events and output together
 	keepDenied = 256      // denials of one run
 	keepCalls  = 1024     // calls of one run
+	keepLines  = 10000    // log lines of one run
 )
 
 // A run is one run of code and its record.
@@ -38,6 +40,8 @@ type run struct {
 	tools   map[string]chan api.ToolAnswer // guarded by mu
 	ncalls  int                            // guarded by mu
 	trimmed bool                           // guarded by mu
+	// Output, written piece by piece, until it goes to the record.
+	stdout, stderr strings.Builder // guarded by mu
 }
 
 // size is about what the run takes in memory.
@@ -85,11 +89,14 @@ func (r *run) denied(d api.Denial) {
 		d.Time = time.Now().UTC()
 	}
 	r.mu.Lock()
-	if len(r.record.Denials) < keepDenied {
+	room := len(r.record.Denials) < keepDenied
+	if room {
 		r.record.Denials = append(r.record.Denials, d)
 	}
 	r.mu.Unlock()
-	r.events.append(api.Event{Type: api.EventDenied, Time: d.Time, Denial: &d})
+	if room {
+		r.events.append(api.Event{Type: api.EventDenied, Time: d.Time, Denial: &d})
+	}
 }
 
 // called puts a host call on record.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,6 +46,55 @@ func TestEventsAreFollowedWithoutGaps(t *testing.T) {
 	}
 	if n != 2 {
 		t.Errorf("%d events after 1000, want 2: none comes after the result", n)
+	}
+}
+
+func TestLogIsBoundedWhateverIsWritten(t *testing.T) {
+	var l eventLog
+	for range 200_000 {
+		l.append(api.Event{Type: api.EventStdout, Data: "x"})
+		l.append(api.Event{Type: api.EventLog, Log: &api.LogEntry{}})
+	}
+	if l.size() > keepLog+eventCost {
+		t.Errorf("it takes %d bytes", l.size())
+	}
+	for _, err := range l.all(context.Background(), 0, false) {
+		if !errors.Is(err, errHistory) {
+			t.Errorf("the lost beginning: %v", err)
+		}
+	}
+	n := uint64(0)
+	for e, err := range l.all(context.Background(), l.first, false) {
+		if n++; err != nil || e.Seq != l.first+n {
+			t.Fatalf("event %d, %v after %d", e.Seq, err, l.first)
+		}
+	}
+	if n == 0 || l.first+n != 400_000 {
+		t.Errorf("%d events after %d", n, l.first)
+	}
+}
+
+func TestUnseenOutputIsJoined(t *testing.T) {
+	var l eventLog
+	write := func(kind, text string) {
+		e := api.Event{Type: kind}
+		e.SetData([]byte(text))
+		l.append(e)
+	}
+	write(api.EventStdout, "a")
+	write(api.EventStdout, "b")
+	write(api.EventStderr, "c")
+	write(api.EventStderr, "\xff")
+	var got []string
+	for e := range l.all(context.Background(), 0, false) {
+		got = append(got, e.Type+" "+e.Data)
+		if len(got) == 3 {
+			// What was handed out does not change any more.
+			write(api.EventStderr, "d")
+		}
+	}
+	if want := []string{"stdout ab", "stderr c", "stderr /w==", "stderr d"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
