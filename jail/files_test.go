@@ -223,7 +223,7 @@ func TestRemoveAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 3000 {
+	for i := range 1500 {
 		name := strings.Repeat("d", 200)
 		for _, err := range []error{
 			unix.Mkdirat(dir, name, 0o755), unix.Mkdirat(dir, "empty", 0o755), unix.Symlinkat(outside, dir, "link"),

@@ -26,10 +26,13 @@ const socketFD = 3
 func init() { runtime.LockOSThread() }
 
 func main() {
-	conn, err := ipc.FromFD(socketFD, wire.MaxFrame)
-	if err != nil {
+	// Blocking, so that the first thread itself waits for a message: through the
+	// runtime's poller another thread would have to wake it.
+	if err := unix.SetNonblock(socketFD, false); err != nil {
 		os.Exit(2)
 	}
+	unix.CloseOnExec(socketFD)
+	conn := ipc.NewConn(os.NewFile(socketFD, "daemon"), wire.MaxFrame)
 	s := &server{conn: conn, byPid: map[int]*child{}, byID: map[uint64]*child{}}
 	if err := start(s); err != nil {
 		conn.Send(failure(0, err).Marshal())
