@@ -37,6 +37,9 @@
 //     paid in the parent.
 //   - A straight run of at least 64 units where it stands, if it runs: it does
 //     not lengthen the path of those who take another.
+//   - In functions that call, whatever makes a path longer than 256 units, in
+//     between and with a check. Otherwise a deep recursion with work after the
+//     call would do all that work unchecked on its way back, paid though it is.
 //   - memory.fill, copy, init and table.fill, copy, init by their length
 //     before they run, memory.grow and table.grow after they have succeeded,
 //     so that asking for too much costs nothing. All are checked.
@@ -61,8 +64,8 @@
 //	loop of a dozen dependent steps    1.0
 //	loop that calls a small function   1.0
 //	naive fib                          1.1 to 1.2
-//	QuickJS, ten scripts               1.04 to 1.18, 1.10 on average
-//	CPython, six functions             1.0 to 1.1
+//	QuickJS, ten scripts               1.03 to 1.2, 1.12 on average
+//	CPython, start and six functions   1.0 to 1.05
 //	size of the code                   1.3 to 1.5
 //	compiling QuickJS, CPython         1.0 to 1.1
 //	compiling nests of small loops     up to 4
@@ -70,10 +73,10 @@
 // # Quantum and time
 //
 // One call to the host costs 70 to 120 ns, so at 100 µs it is a tenth of a
-// percent. A unit takes 0.03 to 0.1 ns in arithmetic, 0.05 in QuickJS (15 to 25
-// units a nanosecond over ten scripts), 0.04 in CPython, 0.1 to 0.3 in bulk
-// operations, and 14 ns where every load misses the cache. So a quantum of
-// 1,000,000 units is 20 to 100 µs of ordinary work and 14 ms at worst, which
+// percent. A unit takes 0.03 to 0.1 ns in arithmetic, 0.04 to 0.07 in QuickJS (ten
+// scripts), 0.07 in CPython, 0.1 to 0.3 in bulk operations, and 14 to 20 ns
+// where every load misses the cache. So a quantum of
+// 1,000,000 units is 30 to 100 µs of ordinary work and 20 ms at worst, which
 // bounds how long a collection or a cancellation waits for one isolate.
 //
 // The host should therefore measure: read the thread's clock when it refills,

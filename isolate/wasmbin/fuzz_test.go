@@ -82,7 +82,7 @@ func checkSameVerdict(t *testing.T, wasm []byte) (accepted bool) {
 func TestMutatedPrograms(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	all := programs()
-	n, accepted := 6000, 0
+	n, accepted := 3000, 0
 	if testing.Short() {
 		n = 500
 	}

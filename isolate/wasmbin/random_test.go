@@ -270,7 +270,7 @@ func checkProgram(t *testing.T, wasm []byte, arg uint64) {
 }
 
 func TestRandomPrograms(t *testing.T) {
-	n := uint64(150)
+	n := uint64(80)
 	if testing.Short() {
 		n = 50
 	}
