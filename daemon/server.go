@@ -248,6 +248,9 @@ func (d *Daemon) writeError(w http.ResponseWriter, r *http.Request, route string
 
 // Serve answers requests on the sockets until Close.
 func (d *Daemon) Serve() error {
+	if d.stopping.Load() {
+		return nil
+	}
 	handler := d.routes()
 	failed := make(chan error, len(d.cfg.Sockets))
 	for _, s := range d.cfg.Sockets {
@@ -262,7 +265,7 @@ func (d *Daemon) Serve() error {
 		go func() { failed <- srv.Serve(limit(s, maxConnections)) }()
 	}
 	err := <-failed
-	if errors.Is(err, http.ErrServerClosed) {
+	if errors.Is(err, http.ErrServerClosed) || d.stopping.Load() {
 		return nil
 	}
 	return fmt.Errorf("serve: %w", err)

@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"context"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -41,5 +43,30 @@ func TestDeadlinesAreTakenBack(t *testing.T) {
 	}
 	if got := w.Header().Get("Content-Type"); got != "application/x-ndjson" || !strings.HasSuffix(w.Body.String(), "\n") {
 		t.Errorf("the stream is %q %q", got, w.Body.String())
+	}
+}
+
+// TestCloseBesideServe: a daemon may be told to stop before it has begun to
+// serve.
+func TestCloseBesideServe(t *testing.T) {
+	dir := t.TempDir()
+	s, err := ListenUnix(filepath.Join(dir, "s"), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(context.Background(), Config{StateDir: dir, RunDir: filepath.Join(dir, "run"), GuestDir: dir, InProcess: true, Sockets: []*Socket{s}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- d.Serve() }()
+	if err := d.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	if err := d.Close(context.Background()); err != nil {
+		t.Errorf("the second time: %v", err)
 	}
 }

@@ -21,7 +21,8 @@ type Socket struct {
 	// Path is where it is, for people.
 	Path string
 
-	lock *os.File
+	mu   sync.Mutex
+	lock *os.File // guarded by mu
 }
 
 // umaskMu: the umask belongs to the whole process.
@@ -83,6 +84,8 @@ func (s *Socket) Close() error {
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // the server has closed it
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.lock != nil {
 		removed := os.Remove(s.lock.Name())
 		if errors.Is(removed, os.ErrNotExist) {
