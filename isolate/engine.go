@@ -71,12 +71,16 @@ func warm(ctx context.Context, vm *quickjs.VM) error {
 
 // runOn runs a job in a clean VM of e. The VM is taken back after finish,
 // because what that costs is nobody's wait.
-func runOn(ctx context.Context, e *quickjs.Engine, job *jobMessage, host Host, finish func(*Result, error)) {
-	vm, err := e.Get(ctx)
+func runOn(ctx context.Context, e *engines, job *jobMessage, host Host, finish func(*Result, error)) {
+	if job.Request.Language == languagePython {
+		e.runPython(ctx, job, host, finish)
+		return
+	}
+	vm, err := e.js.Get(ctx)
 	if err != nil {
 		finish(nil, err)
 		return
 	}
 	finish(execute(ctx, vm, job, host), nil)
-	e.Put(vm)
+	e.js.Put(vm)
 }

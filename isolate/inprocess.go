@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"sandboxd/isolate/quickjs"
+	"sandboxd/isolate/cpython"
 )
 
 // runsPerCore is the number of runs at once that a pool allows unless told
@@ -17,8 +17,8 @@ const runsPerWorker = 64
 
 // inProcess is a Pool without processes.
 type inProcess struct {
-	engine *quickjs.Engine
-	slots  chan struct{}
+	engines *engines
+	slots   chan struct{}
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -34,15 +34,18 @@ type inProcess struct {
 // kept apart by the interpreter alone, and TypeScript is compiled without a limit: for
 // tests and very small hosts.
 func NewInProcess(ctx context.Context, cfg Config) (Pool, error) {
-	engine, err := loadEngine(ctx, cfg.GuestDir, cfg.CacheDir)
+	js, err := loadEngine(ctx, cfg.GuestDir, cfg.CacheDir)
 	if err != nil {
 		return nil, err
 	}
+	all := &engines{js: js, boot: func(ctx context.Context) (*cpython.Engine, error) {
+		return loadPython(ctx, cfg.GuestDir, cfg.CacheDir)
+	}}
 	n := cfg.MaxRuns
 	if n <= 0 {
 		n = runsPerWorker * runtime.GOMAXPROCS(0)
 	}
-	p := &inProcess{engine: engine, slots: make(chan struct{}, n)}
+	p := &inProcess{engines: all, slots: make(chan struct{}, n)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -64,7 +67,7 @@ func (p *inProcess) Run(ctx context.Context, req *Request, host Host) (*Result, 
 		defer p.leave()
 		defer cancel()
 		defer stop()
-		runOn(ctx, p.engine, &jobMessage{Request: req}, host, func(r *Result, e error) {
+		runOn(ctx, p.engines, &jobMessage{Request: req}, host, func(r *Result, e error) {
 			res, err = r, e
 			close(done)
 		})
@@ -118,5 +121,5 @@ func (p *inProcess) Close() error {
 	p.mu.Unlock()
 	p.cancel()
 	p.group.Wait()
-	return p.engine.Close()
+	return p.engines.close()
 }

@@ -42,7 +42,7 @@ const namespaces = unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | u
 
 // start starts worker i.
 func (p *workerPool) start(ctx context.Context, i int) (*process, error) {
-	w, err := p.spawn(ctx, i, helloMessage{})
+	w, err := p.spawn(ctx, i, helloMessage{Python: &p.python.State})
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (w *process) handshake(ctx context.Context, hello helloMessage) error {
 		return err
 	}
 	f := frame{kind: frameHello, data: b}
-	if err := w.conn.Send(f.encode(nil), w.pool.guest, w.pool.cache); err != nil {
+	if err := w.conn.Send(f.encode(nil), w.pool.guest, w.pool.cache, w.pool.python.Module, w.pool.python.Image); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)

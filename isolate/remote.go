@@ -211,7 +211,9 @@ func (r *remote) takeEvent(f *frame) error {
 	default:
 		return fmt.Errorf("%w: level of an event", errFrame)
 	}
-	e.Kind = "log"
+	if e.Kind != eventStdout && e.Kind != eventStderr || r.req.Language != languagePython {
+		e.Kind = eventLog
+	}
 	if string(e.Data) == "null" {
 		e.Data = nil // as it was before it became JSON
 	}

@@ -21,6 +21,8 @@ const (
 	// interpreter's image needs.
 	MinMemory = 4 << 20
 	MaxMemory = 1 << 30
+	// MinPythonMemory is the least for Python, whose image is larger.
+	MinPythonMemory = 32 << 20
 	// MaxArgs is the largest JSON of one host call's arguments, MaxAnswer of
 	// its answer.
 	MaxArgs   = 8 << 20
@@ -49,8 +51,14 @@ func (r *Request) Validate() error {
 	if r == nil {
 		return requestError("request", "is missing")
 	}
-	if r.Language != "js" && r.Language != "ts" {
-		return requestError("language", "is %q; js and ts run in an isolate", r.Language)
+	switch r.Language {
+	case "js", "ts":
+	case languagePython:
+		if r.Limits.Memory > 0 && r.Limits.Memory < MinPythonMemory {
+			return requestError("limits.memory", "is %d, python needs at least %d", r.Limits.Memory, MinPythonMemory)
+		}
+	default:
+		return requestError("language", "is %q; js, ts and python run in an isolate", r.Language)
 	}
 	if err := r.validateModules(); err != nil {
 		return err

@@ -22,7 +22,7 @@ type Pool interface {
 type Request struct {
 	Tenant string
 	RunID  string
-	// Language is "js" or "ts".
+	// Language is "js", "ts" or "python".
 	Language string
 	// Modules maps file names to source; Main names the entry.
 	Modules map[string]string
@@ -96,7 +96,7 @@ type FetchResponse struct {
 // An Event is output of a running isolate.
 type Event struct {
 	Time  time.Time
-	Kind  string // "log" (console.*, LOG) or "stdout"
+	Kind  string // "log" (console.*, LOG), "stdout" or "stderr" (Python)
 	Level string // debug, info, warn, error
 	// Message is text from the code: hostile.
 	Message string

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"sandboxd/isolate/cpython"
 )
 
 // Kinds of frames between the pool and a worker. A frame is its kind, the
@@ -140,9 +142,12 @@ type readyMessage struct {
 	Probe map[string]string `json:",omitempty"`
 }
 
-// A helloMessage goes to a new worker, with two descriptors: the guest's binary
-// in a sealed memfd, and the cache directory.
+// A helloMessage goes to a new worker, with four descriptors: the JavaScript
+// guest's binary in a sealed memfd, the cache directory, and the module and the
+// image of the Python snapshot.
 type helloMessage struct {
+	// Python is the rest of the snapshot.
+	Python *cpython.State
 	// Compiler: it shall compile TypeScript and run nothing.
 	Compiler bool
 }

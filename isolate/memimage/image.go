@@ -37,43 +37,42 @@ type span struct{ from, to uint64 }
 
 func (s span) of(b []byte) []byte { return b[s.from:s.to:s.to] }
 
-// New copies mem, whose length is a multiple of a WebAssembly page, into a
-// sealed memfd.
-func New(mem []byte) (*Image, error) {
-	fd, err := unix.MemfdCreate("isolate-image", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+// Seal copies b, whose pages of zeros it leaves out, into a memfd that nobody
+// can change.
+func Seal(name string, b []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
-		fd, err = unix.MemfdCreate("isolate-image", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("memimage: memfd: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "isolate-image")
-	img, err := write(f, mem)
-	if err != nil {
+	f := os.NewFile(uintptr(fd), name)
+	if err := fill(f, b); err != nil {
 		f.Close()
 		return nil, err
 	}
-	return img, nil
+	return f, nil
 }
 
-func write(f *os.File, mem []byte) (*Image, error) {
+func fill(f *os.File, b []byte) error {
 	fd := int(f.Fd())
-	if err := unix.Ftruncate(fd, int64(len(mem))); err != nil {
-		return nil, fmt.Errorf("memimage: size: %w", err)
+	if err := unix.Ftruncate(fd, int64(len(b))); err != nil {
+		return fmt.Errorf("memimage: size: %w", err)
 	}
-	for p := 0; p < len(mem); p += hostPage {
-		page := mem[p : p+hostPage]
+	for p := 0; p < len(b); p += hostPage {
+		page := b[p:min(p+hostPage, len(b))]
 		if zero(page) {
 			continue
 		}
 		if _, err := f.WriteAt(page, int64(p)); err != nil {
-			return nil, fmt.Errorf("memimage: write: %w", err)
+			return fmt.Errorf("memimage: write: %w", err)
 		}
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-		return nil, fmt.Errorf("memimage: seal: %w", err)
+		return fmt.Errorf("memimage: seal: %w", err)
 	}
-	return Open(f)
+	return nil
 }
 
 const seals = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
@@ -81,8 +80,17 @@ const seals = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F
 // ErrNotSealed says that a file is not the sealed memfd of an image.
 var ErrNotSealed = errors.New("memimage: the file is not sealed")
 
-// Open makes an Image of the memfd of another one, and takes the file over.
+// Open makes an Image of a sealed linear memory, and takes the file over. It is
+// closed if that fails.
 func Open(f *os.File) (*Image, error) {
+	img, err := open(f)
+	if err != nil {
+		f.Close()
+	}
+	return img, err
+}
+
+func open(f *os.File) (*Image, error) {
 	have, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
 	if err != nil || have&seals != seals {
 		return nil, errors.Join(ErrNotSealed, err)

@@ -90,24 +90,6 @@ class _Log:
     log, warning = info, warn
 
 
-class _Records(logging.Handler):
-    """Makes log lines of what is given to logging."""
-
-    def emit(self, record):
-        try:
-            level = 'error' if record.levelno >= 40 else 'warn' if record.levelno >= 30 else 'info' if record.levelno >= 20 else 'debug'
-            text = record.getMessage()
-            if record.exc_info and record.exc_info[0]:
-                text += '\n' + _trace(record.exc_info[1])
-            _flush()
-            _send(b'L', level, '', text)
-        except Exception:
-            self.handleError(record)
-
-
-logging.lastResort = _Records(logging.WARNING)
-
-
 class Response:
     """What fetch gives."""
 
@@ -169,7 +151,8 @@ def fetch(url, method=None, headers=None, body=None, params=None, json=None):
 def _environment(job):
     global _fetch_granted
     values = dict(job['env'])
-    os.environ.update(values)
+    if values:
+        os.environ.update(values)
     for b in job['bindings']:
         values[b['name']] = _Log() if b['name'] == 'LOG' else _Binding(b['name'], b['methods'])
     _fetch_granted = job['fetch']

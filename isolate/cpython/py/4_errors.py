@@ -4,7 +4,7 @@ _sources = {}  # the user's files by name
 _granted = 'nothing but print'
 
 
-def _own(exc, seen=None):
+def _own(exc):
     """Makes a TracebackException whose frames are the user's."""
     t = traceback.TracebackException(type(exc), exc, exc.__traceback__, compact=True)
     todo, seen = [t], set()
@@ -19,29 +19,28 @@ def _own(exc, seen=None):
     return t
 
 
-def _trace(exc):
+def _show_sources():
     for name, text in _sources.items():
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    return ''.join(_own(exc).format())
 
 
 def _describe(exc):
     """Tells of an exception that the code did not catch."""
-    stack = _trace(exc)
-    out = {'kind': 'thrown', 'stack': stack, 'file': '', 'line': 0, 'column': 0}
-    out['message'] = ''.join(traceback.TracebackException(type(exc), exc, None, compact=True).format_exception_only()).strip()
-    frames = [f for f in traceback.extract_tb(exc.__traceback__) if f.filename in _sources]
-    if frames:
-        f = frames[-1]
-        out['file'], out['line'], out['column'] = f.filename, f.lineno or 0, (f.colno or 0) + 1 if f.colno is not None else 0
+    _show_sources()
+    own = _own(exc)
+    out = {'kind': 'thrown', 'stack': ''.join(own.format()), 'file': '', 'line': 0, 'column': 0}
+    out['message'] = ''.join(own.format_exception_only()).strip()
+    if own.stack:
+        f = own.stack[-1]
+        out['file'], out['line'], out['column'] = f.filename, f.lineno or 0, f.colno + 1 if f.colno is not None else 0
+    elif at := getattr(exc, '_at', None):
+        out['file'], out['line'] = at
     if isinstance(exc, SyntaxError) and exc.filename in _sources:
         out['kind'] = 'syntax'
         out['file'], out['line'], out['column'] = exc.filename, exc.lineno or 0, exc.offset or 0
         out['message'] = f'{type(exc).__name__}: {exc.msg}'
     elif isinstance(exc, BindingError):
         out['kind'], out['message'] = 'binding', str(exc)
-    elif isinstance(exc, MemoryError):
-        out['kind'] = 'memory'
     elif isinstance(exc, SystemExit):
         out['message'] = exc.code if isinstance(exc.code, str) else f'the code ended with exit status {exc.code}'
     out['hint'] = _hint(exc, out['message'])
@@ -74,13 +73,15 @@ def _hint(exc, message):
         return 'an isolate has no files but its own modules and /tmp: use input and env, or run this step in a jail ("needs": ["filesystem"])'
     if 'start new thread' in message:
         return 'an isolate has one thread: do it one after the other'
-    if isinstance(exc, OSError) or isinstance(exc, AttributeError) and exc.name in ('fork', 'posix_spawn', 'fork_exec', 'system', 'popen'):
+    if isinstance(exc, MemoryError):
+        return 'more memory was wanted at once than there can be, or source is nested too deeply'
+    if isinstance(exc, (OSError, AttributeError)):
         for f in traceback.extract_tb(exc.__traceback__):
-            if 'socket' in f.filename or 'urllib' in f.filename or 'http/client' in f.filename:
+            if f.filename.endswith(('/socket.py', '/selector_events.py')):
                 return _no_socket
-            if 'subprocess' in f.filename:
+            if f.filename.endswith('/subprocess.py'):
                 return _process
-        if isinstance(exc, AttributeError):
+        if isinstance(exc, AttributeError) and exc.name in ('fork', 'posix_spawn', 'system', 'popen', 'execv', 'waitpid', 'kill'):
             return _process
     if "can't be used in 'await' expression" in message:
         return 'calls of bindings and fetch give their answer at once in Python: leave await out'

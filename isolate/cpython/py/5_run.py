@@ -110,6 +110,28 @@ class _Exit:
         raise SystemExit(code)
 
 
+class _Executor(concurrent.futures.Executor):
+    """An executor of work that is done at once: there is one thread."""
+
+    def __init__(self, *args, **options):
+        pass
+
+    def submit(self, f, /, *args, **options):
+        future = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+        try:
+            future.set_result(f(*args, **options))
+        except BaseException as e:
+            future.set_exception(e)
+        return future
+
+
+_Executor.__name__ = _Executor.__qualname__ = 'ThreadPoolExecutor'
+concurrent.futures.ThreadPoolExecutor = _Executor
+_thread = sys.modules['concurrent.futures.thread'] = types.ModuleType('concurrent.futures.thread')
+_thread.ThreadPoolExecutor = concurrent.futures.thread = _Executor
+concurrent.futures.thread = _thread
+
 builtins.exit = builtins.quit = _Exit()
 builtins.fetch, builtins.BindingError = fetch, BindingError
 builtins.open = io.open = _open_own
@@ -117,6 +139,8 @@ builtins.open = io.open = _open_own
 
 def _arguments(f, given):
     """Gives as many arguments as a function takes."""
+    if type(f) is types.FunctionType and not hasattr(f, '__wrapped__') and not f.__code__.co_flags & inspect.CO_VARARGS:
+        return given[:f.__code__.co_argcount]
     try:
         parameters = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):
@@ -125,6 +149,25 @@ def _arguments(f, given):
         return given
     n = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
     return given[:n]
+
+
+class _Input(io.TextIOBase):
+    """Standard input: the run's input, made to text when somebody reads it."""
+
+    def __init__(self, data):
+        self._data, self._text = data, None
+
+    def _open(self):
+        if self._text is None:
+            data = self._data
+            self._text = io.StringIO(data if isinstance(data, str) else '' if data is None else _encode(data))
+        return self._text
+
+    def readable(self): return True
+    def fileno(self): raise io.UnsupportedOperation('fileno')
+    def read(self, size=-1): return self._open().read(size)
+    def readline(self, size=-1): return self._open().readline(size)
+    buffer = property(lambda self: io.BytesIO(self.read().encode()))
 
 
 def _run(job):
@@ -139,7 +182,7 @@ def _run(job):
     code = compile(text, name, 'exec', dont_inherit=True)
     _send(b'S')
     data = job['input']
-    sys.stdin = io.StringIO(data if isinstance(data, str) else '' if data is None else _encode(data))
+    sys.stdin = _Input(data)
     sys.argv = [name]
     # With a main that takes something, the module is a function's; else it is a
     # script.
@@ -162,7 +205,7 @@ def _run(job):
         return _to_json(value, 'result')
     except _NotJSON as e:
         # Where the value came from is more of use than where it was refused.
-        e.add_note(f'main is in {name}')
+        e._at = name, getattr(getattr(main, '__code__', None), 'co_firstlineno', 0)
         raise
 
 
@@ -186,10 +229,58 @@ def dispatch():
     _send(op, last)
 
 
+
+def _rehearse():
+    """Does what a call does, so that the image holds code that has been
+    specialized and caches that are filled."""
+    global _read, _write
+    job = json.dumps({
+        'main': 'main.py', 'input': {'a': [1, 2.5, None, True, 'x']}, 'env': {}, 'fetch': False,
+        'bindings': [{'name': 'LOG', 'methods': ['info']}, {'name': 'DB', 'methods': ['query']}],
+        'modules': {
+            'other.py': 'import re, math\ndef f(x):\n    return [math.sqrt(i) for i in range(x)]\n',
+            'main.py': "import json, re, datetime, collections\nfrom other import f\n\nclass A:\n    def __init__(self, x):\n        self.x = x\n\n"
+                       "def main(input, env):\n    total = 0\n    for i, x in enumerate(f(5)):\n        total += x if i % 2 else -x\n"
+                       "    env.LOG.info(f'total {total:.2f}', {'a': A(1).x})\n    rows = env.DB.query('select 1', [1])\n"
+                       "    try:\n        rows['none']\n    except KeyError as e:\n        text = str(e)\n"
+                       "    return {'rows': rows, 'text': text.strip().split(','), 'input': input, 'total': total}\n",
+        }}).encode()
+    script = json.dumps({'main': 'main.py', 'input': 'x', 'env': {}, 'fetch': False, 'bindings': [], 'modules': {
+        'main.py': "import sys\ntotal = sum(int(w) for w in '1 2 3'.split())\nfor line in sys.stdin:\n    print(line.strip(), total, end='')\n"}}).encode()
+    kept, inbox = (_read, _write), []
+
+    def read(fd, size):
+        return inbox.pop()
+
+    def write(fd, data):
+        if data[:1] == b'C':
+            inbox.append(framed(b'o{"rows": [{"id": 1, "name": "x"}]}'))
+        elif data[:1] not in b'DSL':
+            raise RuntimeError(data)
+        return len(data)
+
+    def framed(data):
+        return len(data).to_bytes(4, 'little') + data
+
+    for i in range(40):
+        _read, _write, modules, out = read, write, set(sys.modules), sys.stdout
+        inbox.append(framed(script if i % 4 == 3 else job))
+        sys.stdout = io.TextIOWrapper(io.BytesIO(), 'utf-8', line_buffering=True)
+        try:
+            dispatch()
+        finally:
+            (_read, _write), sys.stdout = kept, out
+        for name in set(sys.modules) - modules | {'__main__', 'main'}:
+            sys.modules.pop(name, None)
+        _sources.clear()
+
+
 sys.stdout.reconfigure(line_buffering=True)
 sys.stderr.reconfigure(line_buffering=True)
-linecache.checkcache()
+_rehearse()
+linecache.clearcache()
 gc.collect()
 gc.freeze()
-_write(0, ('{"Dispatch": %d, "Tuple": %d}' % (id(dispatch), id(()))).encode())
+_stack = array.array('b', bytes(4 << 20))
+_write(0, json.dumps(dict(zip(('Dispatch', 'Tuple', 'Stack', 'StackSize'), (id(dispatch), id(()), *_stack.buffer_info())))).encode())
 time.time()

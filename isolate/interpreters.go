@@ -1,0 +1,114 @@
+package isolate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tetratelabs/wazero"
+
+	"sandboxd/isolate/cpython"
+	"sandboxd/isolate/guests"
+	"sandboxd/isolate/quickjs"
+)
+
+const (
+	// pythonGuest is the interpreter's name in the manifest.
+	pythonGuest    = "python"
+	languagePython = "python"
+)
+
+// engines are the interpreters of one process.
+type engines struct {
+	js *quickjs.Engine
+
+	mu     sync.Mutex
+	python *cpython.Engine
+	// boot makes python with its first run, where that was not there from the
+	// start.
+	boot func(ctx context.Context) (*cpython.Engine, error)
+}
+
+func (e *engines) close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := e.js.Close()
+	if e.python != nil {
+		err = errors.Join(err, e.python.Close())
+	}
+	return err
+}
+
+func (e *engines) forPython(ctx context.Context) (_ *cpython.Engine, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.python == nil {
+		if e.boot == nil {
+			return nil, errors.New("isolate: there is no Python")
+		}
+		e.python, err = e.boot(ctx)
+	}
+	return e.python, err
+}
+
+// runPython is runOn for Python.
+func (e *engines) runPython(ctx context.Context, job *jobMessage, host Host, finish func(*Result, error)) {
+	python, err := e.forPython(ctx)
+	if err != nil {
+		finish(nil, err)
+		return
+	}
+	vm, err := python.Get(ctx)
+	if err != nil {
+		finish(nil, err)
+		return
+	}
+	finish(executePython(ctx, vm, job, host), nil)
+	python.Put(vm)
+}
+
+// bootPython makes a snapshot, or takes the one in stateDir. The compiled code
+// goes to codeDir. Either may be empty: nothing is kept then.
+func bootPython(ctx context.Context, guestDir, stateDir, codeDir string) (*cpython.Snapshot, error) {
+	wasm, err := guests.Load(guestDir, pythonGuest)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := codeCache(codeDir)
+	if err != nil {
+		return nil, err
+	}
+	return cpython.Boot(ctx, cpython.BootOptions{Wasm: wasm, Cache: cache, ImageDir: stateDir, MaxMemory: MaxMemory})
+}
+
+// newPython makes an engine of a snapshot, which it takes over.
+func newPython(ctx context.Context, s *cpython.Snapshot, codeDir string) (*cpython.Engine, error) {
+	defer s.Module.Close()
+	cache, err := codeCache(codeDir)
+	if err != nil {
+		s.Image.Close()
+		return nil, err
+	}
+	return cpython.New(ctx, cpython.Options{Snapshot: s, Cache: cache, Warm: warmPython, MaxMemory: MaxMemory})
+}
+
+func codeCache(dir string) (wazero.CompilationCache, error) {
+	if dir == "" {
+		return wazero.NewCompilationCache(), nil
+	}
+	cache, err := wazero.NewCompilationCacheWithDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("isolate: compilation cache: %w", err)
+	}
+	return cache, nil
+}
+
+// loadPython is loadEngine for Python.
+func loadPython(ctx context.Context, guestDir, cacheDir string) (*cpython.Engine, error) {
+	s, err := bootPython(ctx, guestDir, cacheDir, cacheDir)
+	if err != nil {
+		return nil, err
+	}
+	return newPython(ctx, s, cacheDir)
+}
