@@ -27,6 +27,9 @@ func conditional() []seccomp.Rule {
 		add("seccomp", seccomp.Is(0, unix.SECCOMP_SET_MODE_FILTER), seccomp.Is(1, flags))
 	}
 	add("seccomp", seccomp.Is(0, unix.SECCOMP_GET_ACTION_AVAIL))
+	// Named pipes are files like others; device nodes are not.
+	add("mknod", seccomp.Masked(1, unix.S_IFMT, unix.S_IFIFO))
+	add("mknodat", seccomp.Masked(2, unix.S_IFMT, unix.S_IFIFO))
 	rules = append(rules, sockets()...)
 	rules = append(rules, socketOptions()...)
 	rules = append(rules, ioctls()...)

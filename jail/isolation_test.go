@@ -27,7 +27,7 @@ var refusals = map[string]string{
 	"iopl": "EPERM", "sethostname": "EPERM", "settimeofday": "EPERM", "swapon": "EPERM", "quotactl": "EPERM",
 	"acct": "EPERM", "add_key": "ENOSYS", "keyctl": "ENOSYS", "io_uring_setup": "ENOSYS",
 	"io_uring_enter": "ENOSYS", "memfd_secret": "ENOSYS", "unknown-999": "ENOSYS", "statmount": "ENOSYS",
-	"mknod-char": "EPERM", "mknod-block": "EPERM", "mkfifo": "EPERM", "setuid-0": "EPERM", "setgroups": "EPERM",
+	"mknod-char": "EPERM", "mknod-block": "EPERM", "mkfifo": "ok", "setuid-0": "EPERM", "setgroups": "EPERM",
 	"personality": "EPERM", "personality-get": "ok", "prctl-set-mm": "EPERM", "seccomp-listener": "EPERM",
 	"socket-unix": "ok", "socket-tcp": "ok", "socket-udp": "ok", "socket-raw": "EAFNOSUPPORT",
 	"socket-mptcp": "EAFNOSUPPORT", "socket-sctp": "EAFNOSUPPORT", "socket-packet": "EAFNOSUPPORT",

@@ -58,15 +58,19 @@ func start(s *server) error {
 	if err != nil {
 		return err
 	}
+	s.filter, err = confine(cfg)
+	if err != nil {
+		root.Close()
+		return err
+	}
+	s.uid, s.gid = int(cfg.UID), int(cfg.GID)
+	// The daemon looks at our descriptors when it hears Ready: the root is closed
+	// before.
 	err = s.conn.Send((&wire.Root{}).Marshal(), root)
 	root.Close()
 	if err != nil {
 		return at("root", err)
 	}
-	if s.filter, err = confine(cfg); err != nil {
-		return err
-	}
-	s.uid, s.gid = int(cfg.UID), int(cfg.GID)
 	ready := wire.Ready{Version: wire.Version, LandlockABI: uint64(min(sys.LandlockABI(), sys.LandlockKnown))}
 	return at("ready", s.conn.Send(ready.Marshal()))
 }
