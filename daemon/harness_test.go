@@ -27,7 +27,7 @@ callers:
 profiles:
   all:
     isolate:
-      languages: [js, ts, python]
+      languages: [js, ts, python, wasm]
       bindings:
         db: {type: db}
         kv: {type: kv}

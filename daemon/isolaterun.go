@@ -21,6 +21,9 @@ const (
 	maxResult = 8 << 20
 )
 
+// isolateLanguages are those that the pool has an engine for.
+var isolateLanguages = []string{"js", "ts", "python"}
+
 // A grant is one binding that a run holds.
 type grant struct {
 	name    string // in the policy
@@ -40,9 +43,9 @@ func (d *Daemon) planIsolate(p *plan) error {
 	if err := d.need(partIsolates); err != nil {
 		return err
 	}
-	if lang := p.request.Language; lang != "js" && lang != "ts" {
+	if lang := p.request.Language; !slices.Contains(isolateLanguages, lang) {
 		return &api.Error{Code: api.CodeUnsupported, Field: "language", Message: fmt.Sprintf("%s in an isolate is not built in yet", lang),
-			Allowed: "js, ts", Hint: `"environment": "jail" runs python in the tenant's jail`}
+			Allowed: strings.Join(isolateLanguages, ", ")}
 	}
 	var err error
 	if p.limits, err = lower(p.profile.Isolate.Limits, p.request.Limits); err != nil {

@@ -71,6 +71,13 @@ func TestRunInIsolate(t *testing.T) {
 			t.Errorf("another tenant got %+v, %v", other, err)
 		}
 	})
+	t.Run("python", func(t *testing.T) {
+		req := &api.RunRequest{Language: "python", Code: "def main(input, env):\n    print('said')\n    return [input['n'] * 2, env.DB.query('select v from n')]", Input: json.RawMessage(`{"n":4}`)}
+		r, err := d.api.Run(ctx, "t-a", req)
+		if err != nil || string(r.Result) != `[8,[{"v":7}]]` || r.Environment != "isolate" || r.Stdout != "said\n" {
+			t.Errorf("got %s %+v %+v, %v", r.Result, r, r.Error, err)
+		}
+	})
 	t.Run("queries only read", func(t *testing.T) {
 		r, err := d.api.Run(ctx, "t-a", js(`export default async (_, env) => env.DB.query("delete from n")`))
 		if err != nil || r.Status != api.StatusError {
@@ -156,7 +163,7 @@ func TestBadInput(t *testing.T) {
 		{"t-a/run", `{"language":"js","code":"1","outbound":{"allow":["evil.example"]}}`, 403, api.CodeDenied, "outbound.allow[0]"},
 		{"t-a/run", `{"language":"js","code":"1","outbound":{"allow":["10.0.0.1"]}}`, 400, api.CodeInvalidRequest, "outbound.allow[0]"},
 		{"t-a/run", `{"language":"shell","code":"1","environment":"isolate"}`, 400, api.CodeInvalidRequest, "environment"},
-		{"t-a/run", `{"language":"python","code":"1"}`, 501, api.CodeUnsupported, "language"},
+		{"t-a/run", `{"language":"wasm","code":"1"}`, 501, api.CodeUnsupported, "language"},
 		{"t-a/run", `{"language":"ts","code":"1","needs":["process"]}`, 501, api.CodeUnsupported, "language"},
 		{"t-isolates/run", `{"language":"js","code":"1","needs":["process"]}`, 403, api.CodeDenied, ""},
 		{"t-isolates/run", `{"language":"ts","code":"1"}`, 403, api.CodeDenied, ""},

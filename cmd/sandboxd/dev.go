@@ -26,8 +26,8 @@ func devCommand() *cobra.Command {
 goes when it ends, unless --state names one. It serves when it prints "ready".
 
 Without --policy the built-in development policy applies: the user who started
-it may act for the tenants whose names start with "dev", which may run js and ts
-in isolates with a database, a key-value store and a logger, and have a jail.
+it may act for the tenants whose names start with "dev", which may run js, ts
+and python in isolates with a database, a key-value store and a logger, and have a jail.
 Nothing reaches out.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return dev(c.Context(), o, c.OutOrStdout()) },
@@ -48,7 +48,7 @@ callers:
 profiles:
   dev:
     isolate:
-      languages: [js, ts]
+      languages: [js, ts, python]
       bindings: {db: {type: db}, kv: {type: kv}, log: {type: log}}
     jail:
       template: host
