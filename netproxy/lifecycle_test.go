@@ -156,6 +156,43 @@ func TestSlowHeadIsCut(t *testing.T) {
 	}
 }
 
+// Closing a link does not wait for a server that never answers.
+func TestCloseCutsWhatIsUnderWay(t *testing.T) {
+	w := newWorld(t, nil)
+	arrived := make(chan struct{}, 2)
+	silent := func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		arrived <- struct{}{}
+		<-r.Context().Done()
+	}
+	u, open := w.upstream("api.test", silent), w.upstream("open.test", silent)
+	j := w.jail("alice", u.rule(func(r *policy.Rule) { r.Credential = bearer }), open.rule(nil))
+	ended := make(chan error, 2)
+	for _, url := range []string{u.url("/"), open.url("/")} {
+		go func() {
+			resp, err := j.client().Post(url, "text/plain", strings.NewReader("body"))
+			if err == nil {
+				resp.Body.Close()
+			}
+			ended <- err
+		}()
+	}
+	<-arrived
+	<-arrived
+	start := time.Now()
+	if err := j.link.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("closing took %v", took)
+	}
+	for range 2 {
+		if err := <-ended; err == nil {
+			t.Error("a request outlives its link")
+		}
+	}
+}
+
 // The process has nothing that it could give away but what it works with.
 func TestProxyProcessIsConfined(t *testing.T) {
 	w := newWorld(t, nil)

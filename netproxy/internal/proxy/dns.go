@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"net"
 	"sync"
 	"time"
@@ -54,7 +55,7 @@ func (n *nameServer) answer(q, m *dns.Msg) int {
 	if question.Qtype == dns.TypeA {
 		rec.d.Address = n.t.address(h, n.s.synthetic)
 	}
-	if !rec.decided() {
+	if !rec.decided(context.Background()) {
 		return dns.RcodeServerFailure
 	}
 	if question.Qtype == dns.TypeA {

@@ -29,7 +29,7 @@ func (c *session) forward(req *request) bool {
 		c.refuse(req.head, r)
 		return !r.closing && c.drain(req.head)
 	}
-	ctx, f, ok := c.flight(g, func(set *ruleset) bool {
+	ctx, f, ok := c.flight(func(set *ruleset) bool {
 		again, _ := set.request(req.scheme, req.host, req.port, req.head.Method, req.path)
 		return again != nil && reflect.DeepEqual(again.Credential, g.Credential)
 	})
@@ -50,7 +50,7 @@ func (c *session) forward(req *request) bool {
 	if g.Credential != nil {
 		rec.d.Credential = g.Credential.Name
 	}
-	if !rec.decided() { // step 22: not on record, not done
+	if !rec.decided(ctx) { // step 22: not on record, not done
 		c.refuse(req.head, unrecorded())
 		return c.drain(req.head)
 	}

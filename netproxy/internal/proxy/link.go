@@ -2,11 +2,13 @@ package proxy
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -23,6 +25,8 @@ type link struct {
 	listeners []net.Listener
 	dns       []*dns.Server
 	udp       net.PacketConn
+
+	ended atomic.Bool
 
 	mu     sync.Mutex
 	closed bool
@@ -122,13 +126,21 @@ func (l *link) remove(c net.Conn) {
 	l.wait.Done()
 }
 
-// close ends listeners and connections and waits for what served them.
+// closeWait bounds how long the end of a link waits for what served it: all its
+// sockets are closed by then, and what is left can do nothing.
+const closeWait = 3 * time.Second
+
+// close ends listeners and connections, cuts what is under way, and waits for
+// what served them.
 func (l *link) close() {
+	l.ended.Store(true)
 	for _, n := range l.listeners {
 		n.Close()
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
 	for _, s := range l.dns {
-		_ = s.Shutdown()
+		_ = s.ShutdownContext(ctx)
 	}
 	if l.udp != nil {
 		l.udp.Close()
@@ -139,5 +151,15 @@ func (l *link) close() {
 		c.Close()
 	}
 	l.mu.Unlock()
-	l.wait.Wait()
+	l.t.cutLink(l)
+	served := make(chan struct{})
+	go func() {
+		l.wait.Wait()
+		close(served)
+	}()
+	select {
+	case <-served:
+	case <-ctx.Done():
+		l.s.log.Warn("a link's connections take long to end", "tenant", l.t.name)
+	}
 }

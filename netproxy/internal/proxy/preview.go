@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 
 	"sandboxd/netproxy/internal/control"
@@ -45,6 +46,9 @@ type preview struct {
 	timer  *time.Timer
 }
 
+// maxVisitors bounds the connections of all previews together.
+const maxVisitors = 4096
+
 // maxPast bounds how many ended labels are remembered as such.
 const maxPast = 4096
 
@@ -62,7 +66,7 @@ func newPreviews(base string, backend Backend, log *slog.Logger) *previews {
 }
 
 func (p *previews) serve(l net.Listener) {
-	if err := p.server.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err := p.server.Serve(netutil.LimitListener(l, maxVisitors)); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		p.log.Error("the preview listener ended")
 	}
 }

@@ -30,9 +30,9 @@ func (r *record) granted(g *rule, addrs []netip.Addr) {
 
 // decided waits until the decision is on record. false means that it is not,
 // and that nothing may be done, least of all with a secret.
-func (r *record) decided() bool {
+func (r *record) decided(ctx context.Context) bool {
 	r.d.Phase, r.d.Time = "decided", time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return r.s.backend.Decide(ctx, &r.d) == nil
 }
@@ -40,7 +40,7 @@ func (r *record) decided() bool {
 // refused puts a refusal on record. It is refused whether that works or not.
 func (r *record) refused(why string) {
 	r.d.Allowed, r.d.Reason = false, why
-	_ = r.decided()
+	_ = r.decided(context.Background())
 }
 
 // finished reports how it went; nobody waits for it.

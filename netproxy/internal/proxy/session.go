@@ -275,9 +275,9 @@ func (c *session) record(kind string) *record {
 }
 
 // flight registers what is about to be done under a rule.
-func (c *session) flight(r *rule, allowed func(*ruleset) bool) (context.Context, *flight, bool) {
+func (c *session) flight(allowed func(*ruleset) bool) (context.Context, *flight, bool) {
 	ctx, cancel := flightContext(c.s.limits)
-	f := &flight{rule: r, allowed: allowed, cancel: cancel}
+	f := &flight{link: c.link, allowed: allowed, cancel: cancel}
 	if !c.t.start(f) {
 		cancel(errRevoked)
 		return ctx, f, false

@@ -36,7 +36,7 @@ type tenant struct {
 
 // A flight is a request or tunnel under way. Its cancel cuts it.
 type flight struct {
-	rule    *rule
+	link    *link // nil for an isolate's
 	allowed func(*ruleset) bool
 	cancel  context.CancelCauseFunc
 }
@@ -96,7 +96,7 @@ func (t *tenant) setRules(list []policy.Rule, pools func(*rule) *pool) error {
 func (t *tenant) start(f *flight) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.gone || !f.allowed(t.rules.Load()) {
+	if t.gone || f.link != nil && f.link.ended.Load() || !f.allowed(t.rules.Load()) {
 		return false
 	}
 	t.live[f] = struct{}{}
@@ -107,6 +107,17 @@ func (t *tenant) end(f *flight) {
 	t.mu.Lock()
 	delete(t.live, f)
 	t.mu.Unlock()
+}
+
+// cutLink cuts what is under way for one link, whose end is marked already.
+func (t *tenant) cutLink(l *link) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for f := range t.live {
+		if f.link == l {
+			f.cancel(errRevoked)
+		}
+	}
 }
 
 // remove takes every grant away and cuts everything.

@@ -124,7 +124,7 @@ func (t *tunnel) open() *refusal {
 		return misdirected(t.host, "no tunnel here")
 	}
 	var ok bool
-	t.ctx, t.flight, ok = c.flight(t.rule, func(set *ruleset) bool {
+	t.ctx, t.flight, ok = c.flight(func(set *ruleset) bool {
 		return sameEndpoint(set, t.host, t.port, t.intercept)
 	})
 	if !ok {
@@ -151,7 +151,7 @@ func (t *tunnel) reach() *refusal {
 		return r
 	}
 	t.rec.granted(t.rule, addrs)
-	if !t.rec.decided() { // step 22
+	if !t.rec.decided(t.ctx) { // step 22
 		return unrecorded()
 	}
 	if t.up, err = c.s.dial(t.ctx, t.rule, addrs, t.port); err != nil { // step 12
