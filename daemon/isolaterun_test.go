@@ -165,6 +165,8 @@ func TestBadInput(t *testing.T) {
 		{"t-a/run", `{"language":"shell","code":"1","environment":"isolate"}`, 400, api.CodeInvalidRequest, "environment"},
 		{"t-a/run", `{"language":"wasm","code":"1"}`, 501, api.CodeUnsupported, "language"},
 		{"t-a/run", `{"language":"ts","code":"1","needs":["process"]}`, 501, api.CodeUnsupported, "language"},
+		{"t-a/run", `{"language":"shell","code":"1","limits":{"memory":"8MiB"}}`, 501, api.CodeUnsupported, "limits.memory"},
+		{"t-a/run", `{"language":"shell","code":"1","limits":{"cpu":"1s"}}`, 400, api.CodeInvalidRequest, "limits.cpu"},
 		{"t-isolates/run", `{"language":"js","code":"1","needs":["process"]}`, 403, api.CodeDenied, ""},
 		{"t-isolates/run", `{"language":"ts","code":"1"}`, 403, api.CodeDenied, ""},
 		{"T-A/run", `{"language":"js","code":"1"}`, 400, api.CodeInvalidRequest, "tenant"},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"time"
 
 	"sandboxd/daemon/api"
 	"sandboxd/isolate"
@@ -42,13 +41,34 @@ func (d *Daemon) planJailRun(p *plan) error {
 	if p.request.Outbound != nil {
 		return &api.Error{Code: api.CodeUnsupported, Field: "outbound", Message: "a jail's way out is the policy's egress rules; it is not narrowed for one run"}
 	}
+	if err := checkJailRunLimits(p.request.Limits); err != nil {
+		return err
+	}
 	var err error
-	p.limits, err = lower(p.profile.Jail.Limits, jailRunLimits(p.request.Limits))
+	p.limits, err = lower(p.profile.Jail.Limits, p.request.Limits)
 	return err
 }
 
-// jailRunLimits are the limits that one command in a jail can have.
-func jailRunLimits(l *policy.Limits) *policy.Limits { return l }
+// checkJailRunLimits refuses limits that are the whole jail's: a lower one for
+// one run would be accepted and not hold.
+func checkJailRunLimits(l *policy.Limits) error {
+	if l == nil {
+		return nil
+	}
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"memory", l.Memory != 0}, {"cpus", l.CPUs != 0}, {"pids", l.Pids != 0}, {"open_files", l.OpenFiles != 0},
+		{"idle", l.Idle != 0}, {"lifetime", l.Lifetime != 0},
+	} {
+		if f.set {
+			return &api.Error{Code: api.CodeUnsupported, Field: "limits." + f.name, Message: "this limit is the whole jail's, not one run's", Allowed: "wall, output",
+				Hint: "set it when the jail is created: PUT …/jail"}
+		}
+	}
+	return nil
+}
 
 // runFolder is where the code of a run lies in its jail while it runs.
 func runFolder(r *run) string { return path.Join("/workspace/.sandboxd/run", r.id) }
@@ -220,5 +240,5 @@ func (d *Daemon) handleGit(q *request) error {
 	if err != nil {
 		return err
 	}
-	return d.exec(q, &api.ExecRequest{Argv: argv, Env: map[string]string{"GIT_TERMINAL_PROMPT": "0"}, Timeout: policy.Duration(0 * time.Second)})
+	return d.exec(q, &api.ExecRequest{Argv: argv, Env: map[string]string{"GIT_TERMINAL_PROMPT": "0"}})
 }
