@@ -1,4 +1,4 @@
-// Sandbox-init is PID 1 of a jail. The daemon executes it from a sealed memfd,
+// Command sandbox-init is PID 1 of a jail. The daemon executes it from a sealed memfd,
 // in new namespaces, with an empty environment, /dev/null as 0, 1 and 2, and
 // its end of a socket pair as descriptor 3.
 //
