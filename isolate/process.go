@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -207,11 +208,16 @@ const (
 	workerMemory = 512 << 20
 )
 
+// memoryMemory is how many checks long a run's allowance outlives it: what it
+// left behind is collected and given back meanwhile.
+const memoryMemory = 30
+
 // watchMemory kills the worker when it holds more than its runs may.
 func (w *process) watchMemory() {
 	t := time.NewTicker(memoryCheck)
 	defer t.Stop()
-	for {
+	var lately [memoryMemory]int64
+	for i := 0; ; i++ {
 		select {
 		case <-w.dead:
 			return
@@ -221,7 +227,8 @@ func (w *process) watchMemory() {
 		if err != nil {
 			continue // it is ending, which receive notices
 		}
-		if allowed := w.allowedMemory(); used > allowed {
+		lately[i%memoryMemory] = w.allowedMemory()
+		if allowed := slices.Max(lately[:]); used > allowed {
 			w.fail(fmt.Sprintf("it holds %d bytes of memory, its runs may %d", used, allowed), nil)
 		}
 	}
