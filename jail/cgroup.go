@@ -232,15 +232,19 @@ func (g group) limit(l Limits, names []string) error {
 // initThreads is what sandbox-init itself needs of pids.max.
 const initThreads = 16
 
+func noCgroup(dir string, err error) error {
+	return &UnsupportedError{
+		Feature: "cgroup v2", Found: err.Error(), Needed: fmt.Sprintf("a cgroup v2 folder at %q", dir),
+		Remedy: "run under the systemd unit with Delegate=yes, or give the daemon another folder",
+	}
+}
+
 // enableControllers passes what this host has of the controllers on to g's
 // children and returns which those are.
 func enableControllers(g group) (have, missing []string, err error) {
 	b, err := g.read("cgroup.controllers")
 	if err != nil {
-		return nil, nil, &UnsupportedError{
-			Feature: "cgroup v2", Found: err.Error(), Needed: "a cgroup v2 folder at " + string(g),
-			Remedy: "run under the systemd unit with Delegate=yes, or give the daemon another folder",
-		}
+		return nil, nil, noCgroup(string(g), err)
 	}
 	offered := strings.Fields(string(b))
 	for _, c := range controllers {

@@ -415,3 +415,36 @@ func TestCloseDuringCreate(t *testing.T) {
 		}
 	}
 }
+
+func TestUnsupportedHosts(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"cgroup v2": func(c *Config) { c.CgroupDir = "/nothing" },
+		"cgroup v2 controllers": func(c *Config) {
+			// A group whose parent passes nothing on has no controllers, here and
+			// everywhere.
+			c.CgroupDir += "/inner"
+			if err := os.Mkdir(c.CgroupDir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			c.BestEffort = false
+		},
+	} {
+		cfg := testConfig(t)
+		change(&cfg)
+		m, err := New(t.Context(), cfg)
+		var lacks *UnsupportedError
+		if m != nil || !errors.As(err, &lacks) || lacks.Feature != name || lacks.Remedy == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	cfg := testConfig(t)
+	cfg.InitPath = "/nothing"
+	if _, err := New(t.Context(), cfg); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no sandbox-init: %v", err)
+	}
+	cfg = testConfig(t)
+	cfg.UIDBase = 0
+	if _, err := New(t.Context(), cfg); err == nil {
+		t.Error("the host's own uids were taken")
+	}
+}

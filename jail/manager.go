@@ -26,8 +26,8 @@ type Manager struct {
 	cfg Config
 	log *slog.Logger
 
-	lock     *os.File // on RunDir: two daemons would sweep each other's jails
-	proc     int      // the daemon's own /proc, opened once
+	locks    []*os.File // on RunDir and CgroupDir: two daemons would end each other's jails
+	proc     int        // the daemon's own /proc, opened once
 	null     *os.File
 	initFile *os.File // sealed memfd
 	initBPF  []byte
@@ -122,14 +122,20 @@ func (m *Manager) openFolders(context.Context) error {
 			return fmt.Errorf("jail: %w", err)
 		}
 	}
-	lock, err := os.OpenFile(filepath.Join(m.cfg.RunDir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("jail: %w", err)
+	for _, dir := range []string{m.cfg.RunDir, m.cfg.CgroupDir} {
+		lock, err := os.Open(dir)
+		if err != nil && dir == m.cfg.CgroupDir {
+			return noCgroup(dir, err)
+		}
+		if err != nil {
+			return fmt.Errorf("jail: %w", err)
+		}
+		m.locks = append(m.locks, lock)
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return fmt.Errorf("jail: %s is another daemon's: %w", dir, err)
+		}
 	}
-	m.lock = lock
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("jail: %s is another daemon's: %w", m.cfg.RunDir, err)
-	}
+	var err error
 	if m.uids, err = loadUIDs(m.tenantsDir(), m.cfg.UIDBase); err != nil {
 		return err
 	}
@@ -353,7 +359,7 @@ func (m *Manager) release() {
 		unix.Close(m.proc)
 		m.proc = -1
 	}
-	for _, f := range []*os.File{m.null, m.initFile, m.homeNet, m.lock} {
+	for _, f := range append(m.locks, m.null, m.initFile, m.homeNet) {
 		if f != nil {
 			f.Close()
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -45,8 +46,13 @@ type spawner struct {
 // One for all jails: a root of each jail's own would have to be its group,
 // which passes controllers on and so may never have a process.
 func enterCgroupNS(top group) error {
-	// What a crashed daemon passed on is taken back, if its jails are gone.
-	top.child("jails").rmdir()
+	// What a crashed daemon has left there ends now, for the controllers that it
+	// passed on can be taken back only then. The folder is locked: it is ours.
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	defer cancel()
+	if err := top.child("jails").destroy(ctx); err != nil {
+		return err
+	}
 	for _, c := range controllers {
 		top.write("cgroup.subtree_control", "-"+c.name)
 	}
@@ -72,16 +78,56 @@ func enterCgroupNS(top group) error {
 		return err
 	}
 	defer unix.Close(child.PidFD)
-	if err = await(context.Background(), gate); err == nil {
-		err = unix.Setns(child.PidFD, unix.CLONE_NEWCGROUP)
+	if err = await(ctx, gate); err == nil {
+		err = joinCgroupNS(child.PidFD)
 	}
 	gate.Close()
 	unix.Wait4(child.Pid, nil, unix.WALL, nil)
-	own := child.Finish()
-	if err != nil {
-		return errors.Join(err, own)
+	if own := child.Finish(); own != nil && !errors.Is(own, unix.EPIPE) {
+		return own // what it failed at; that we hang up is its end
 	}
-	return nil
+	return err
+}
+
+// joinCgroupNS moves this thread to the cgroup namespace of a process, and back
+// if it could not clone from there: where namespaces are borders of delegation
+// (nsdelegate, systemd's default), both the thread's own group and the child's
+// must be within. Under the unit they are; a daemon that was started elsewhere
+// is outside.
+func joinCgroupNS(pidfd int) error {
+	home, err := os.Open("/proc/thread-self/ns/cgroup")
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	if err := unix.Setns(pidfd, unix.CLONE_NEWCGROUP); err != nil {
+		return err
+	}
+	outside, err := outsideCgroupNS()
+	if err == nil && !outside {
+		return nil
+	}
+	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWCGROUP); back != nil {
+		return errors.Join(err, back)
+	}
+	if err == nil {
+		err = errors.New("the daemon's own group is not below the one for jails, and the mount has nsdelegate")
+	}
+	return err
+}
+
+// outsideCgroupNS reports whether this thread's group is outside of its cgroup
+// namespace and the kernel minds.
+func outsideCgroupNS() (bool, error) {
+	own, err := os.ReadFile("/proc/thread-self/cgroup")
+	if err != nil {
+		return false, err
+	}
+	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return false, err
+	}
+	return strings.Contains(string(own), "0::/..") && strings.Contains(string(mounts), "nsdelegate"), nil
 }
 
 // newSpawner builds the template over the skeleton folder base. The thread's
