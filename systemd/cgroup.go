@@ -28,9 +28,9 @@ var ErrNotDelegated = errors.New("no delegated cgroup v2: not started by a unit 
 // DelegatedCgroup splits the cgroup that the unit's Delegate=yes gave to this
 // process: the calling process moves to its "supervisor" child, every
 // controller that the kernel offers there is enabled for the children, and the
-// folder of the "jails" child, empty and with the controllers enabled, is
-// returned. systemd 254 can do the first step itself (DelegateSubgroup=); older
-// ones, Debian 12's among them, cannot.
+// folder of the "jails" child, empty, is returned: what it passes on is for its
+// user to say. systemd 254 can do the first step itself (DelegateSubgroup=);
+// older ones, Debian 12's among them, cannot.
 func DelegatedCgroup() (string, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(cgroupRoot, &fs); err != nil {
@@ -80,12 +80,7 @@ func split(dir string, pid int) (string, error) {
 	if err := writeFile(supervisor, "cgroup.procs", strconv.Itoa(pid)); err != nil {
 		return "", err
 	}
-	for _, d := range []string{dir, jails} {
-		if err := enableControllers(d); err != nil {
-			return "", err
-		}
-	}
-	return jails, nil
+	return jails, enableControllers(dir)
 }
 
 // enableControllers hands every controller that dir has to its children.

@@ -95,8 +95,11 @@ func TestSplit(t *testing.T) {
 		if got := read(jailsGroup, "cgroup.procs"); got != "" {
 			t.Errorf("processes in the jails' group: %q", got)
 		}
-		if got, want := read(jailsGroup, "cgroup.subtree_control"), read("cgroup.controllers"); got != want {
-			t.Errorf("controllers for jails: %q, want %q", got, want)
+		if got, want := read(jailsGroup, "cgroup.controllers"), read("cgroup.controllers"); got != want {
+			t.Errorf("controllers of the jails' group: %q, want %q", got, want)
+		}
+		if got := read(jailsGroup, "cgroup.subtree_control"); got != "" {
+			t.Errorf("the jails' group passes on %q, which is not ours to say", got)
 		}
 	}
 }
