@@ -257,6 +257,9 @@ func (r *remote) takeCall(f *frame) error {
 
 // reply sends the answer of a call.
 func (r *remote) reply(id uint64, value json.RawMessage, err error) {
+	if r.ctx.Err() != nil {
+		return // the run ends, and shall not learn of it as a failed call
+	}
 	f := frame{kind: frameAnswer, run: r.id, call: id, ok: err == nil, data: value}
 	if err == nil && len(value) > MaxAnswer {
 		f.ok, err = false, fmt.Errorf("the answer has %d bytes, at most %d are taken", len(value), MaxAnswer)

@@ -250,17 +250,17 @@ func (r *run) wait() error {
 	}
 	r.time.stop()
 	var a answer
-	answered, ended := false, false
+	answered := false
 	select {
 	case a = <-r.calls.answers:
 		answered = true
 	case <-due:
 	case <-r.ctx.Done():
-		ended = true
 	}
 	r.time.start()
 	switch {
-	case ended:
+	case r.ctx.Err() != nil:
+		// First, because a host call that ends with the run answers as well.
 		return r.ended()
 	case answered:
 		return r.settle(a)
