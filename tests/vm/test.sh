@@ -13,9 +13,11 @@ suites=${SUITES:-vm e2e}
 tests/vm/image/build.sh $out >&2
 
 share=$(mktemp -d)
-vm=''
+vm='' dev=''
 clean_up() {
-    [ -n "$vm" ] && kill "$vm" 2>/dev/null && wait "$vm" 2>/dev/null
+    for pid in $dev $vm; do
+        kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null
+    done
     rm -rf "$share"
 }
 trap clean_up EXIT
@@ -27,6 +29,28 @@ for suite in $suites; do
 done
 go build -o "$share/test2json" cmd/test2json
 make --no-print-directory -s install DESTDIR="$share/root" >&2
+
+# The interpreters' compiled code, made here: emulated, it would take minutes.
+# The first start in the machine finds it where a second start would.
+warm=$out/.warm
+key=$(cat build/sandboxd build/guests/* | sha256sum)
+if [ "$(cat $warm/key 2>/dev/null)" != "$key" ]; then
+    rm -rf $warm
+    mkdir -p $warm
+    mkfifo $warm/said
+    build/sandboxd dev --state "$PWD/$warm/state" >$warm/said 2>&1 &
+    dev=$!
+    exec 8<$warm/said # open until its end: it must not write to nobody
+    line=''
+    while [ "$line" != ready ] && read -r line <&8; do echo "warm: $line" >&2; done
+    kill $dev
+    wait $dev
+    dev=''
+    exec 8<&-
+    echo "$key" >$warm/key
+fi
+mkdir -p "$share/root/var/lib/sandboxd"
+cp -a $warm/state/cache "$share/root/var/lib/sandboxd/"
 
 cat >"$share/guest" <<EOF
 set -eu
