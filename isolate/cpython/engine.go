@@ -18,7 +18,8 @@ import (
 
 // Options of an Engine.
 type Options struct {
-	// Snapshot is the booted interpreter. The Engine takes its image over.
+	// Snapshot is the booted interpreter. It stays the caller's, and is not
+	// needed any more once there is an Engine.
 	Snapshot *Snapshot
 	// Cache, if not nil, has the compiled code or gets it. The Engine takes it
 	// over.
@@ -91,7 +92,11 @@ func New(ctx context.Context, o Options) (*Engine, error) {
 func (e *Engine) start(ctx context.Context) (err error) {
 	s := e.opts.Snapshot
 	e.state = s.State
-	e.img, err = memimage.Open(s.Image)
+	image, err := dup(s.Image)
+	if err != nil {
+		return err
+	}
+	e.img, err = memimage.Open(image)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 
 // near is the distance at which two hot ranges are taken for one: dropping the
 // pages between them costs a system call.
-const near = 4 * hostPage
+const near = 8 * hostPage
 
 // present is the bit of a page in the process's page map.
 const present = 1 << 63
