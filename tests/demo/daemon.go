@@ -71,7 +71,7 @@ func startDaemon(ctx context.Context, bin, dir string, w *world) (*daemon, error
 		"--policy", policy, "--credentials", credentials, "--preview", preview)
 	d.cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+bundle)
 	// A demo that is killed takes its daemon with it.
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := d.start(ctx); err != nil {
 		return nil, fmt.Errorf("start sandboxd dev: %w", err)
 	}

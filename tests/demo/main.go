@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -34,6 +35,11 @@ func projectFiles() fs.FS {
 func main() {
 	bin := flag.String("bin", "build", "folder with sandboxd and sandboxctl")
 	flag.Parse()
+	// A reader that goes away (`| head`) must not keep us from cleaning up.
+	signal.Ignore(syscall.SIGPIPE)
+	// The daemon gets a signal when the thread that started it ends: this one,
+	// which lives as long as we do.
+	runtime.LockOSThread()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *bin); err != nil {
