@@ -72,8 +72,15 @@ func (j *Jail) writeEtc(etc string) error {
 	for _, r := range j.spec.Resolvers {
 		fmt.Fprintf(&resolv, "nameserver %s\n", r)
 	}
-	if err := makeFile(filepath.Join(etc, "resolv.conf"), []byte(resolv.String())); err != nil {
-		return fmt.Errorf("jail: /etc: %w", err)
+	for name, text := range map[string]string{
+		"resolv.conf": resolv.String(),
+		// git and others look their own host's name up; without a line it would
+		// go out as a question and come back as a denial.
+		"hosts": hostsFile + "127.0.0.1 " + hostname(j.tenant) + "\n",
+	} {
+		if err := makeFile(filepath.Join(etc, name), []byte(text)); err != nil {
+			return fmt.Errorf("jail: /etc: %w", err)
+		}
 	}
 	bundle, err := j.m.bundle(j.spec.CABundle)
 	if err != nil {

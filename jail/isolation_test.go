@@ -238,6 +238,7 @@ func TestTools(t *testing.T) {
 		{"printf '#include <pthread.h>\n#include <stdio.h>\nvoid*f(void*a){puts(\"c\");return 0;}int main(){pthread_t t;pthread_create(&t,0,f,0);pthread_join(t,0);}' > a.c && gcc -pthread a.c -o a && ./a", "c\n"},
 		{"perl -e 'print 7*6, qq(\n)'", "42\n"},
 		{"date +%Z >/dev/null && getent hosts localhost", "127.0.0.1       localhost\n"},
+		{"getent hosts $(hostname) | cut -c1-9", "127.0.0.1\n"},
 		{"tar c /etc/passwd 2>/dev/null | tar t", "etc/passwd\n"},
 		{"echo a | sed s/a/b/ > x; ls | xargs -n1 echo | grep -c x", "1\n"},
 	} {
