@@ -58,7 +58,7 @@ func executePython(ctx context.Context, vm *cpython.VM, job *jobMessage, host Ho
 	r.random, r.clock = newRandomness(req.Seed), newClock(req.Clock, r.started)
 	b, err := json.Marshal(pythonJob(req))
 	if err == nil {
-		err = vm.Run(r, uint64(req.Limits.Memory), b)
+		err = vm.Run(r, cpython.Job{Message: b, Files: req.Modules, Memory: uint64(req.Limits.Memory)})
 	}
 	if ferr := r.flush(true); err == nil {
 		err = ferr

@@ -351,3 +351,59 @@ func TestPythonWorkers(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 }
+
+// TestPythonFiles uses the run's own file system as code does that knows of
+// nothing else.
+func TestPythonFiles(t *testing.T) {
+	p := newPool(t)
+	r := python(`import os, tempfile, pathlib, csv, sqlite3, shutil, zipfile, json
+def main(input, env):
+    out = []
+    with open('/tmp/a.txt', 'w') as f:
+        f.write('one\ntwo\n')
+    with open('/tmp/a.txt', 'a') as f:
+        f.write('three\n')
+    out.append(open('/tmp/a.txt').read().split())
+    with open('/tmp/a.txt', 'r+b') as f:
+        f.seek(4); f.write(b'TWO'); f.seek(0, 2); out.append(f.tell()); f.truncate(7)
+    out.append(open('/tmp/a.txt').read())
+    p = pathlib.Path('out/deep'); p.mkdir(parents=True)
+    (p / 'x.json').write_text('{"a": 1}')
+    out.append([sorted(str(q) for q in pathlib.Path('out').rglob('*')), os.path.exists('/out/deep/x.json'), json.load(open('out/deep/x.json'))])
+    os.rename('out/deep/x.json', 'out/y.json')
+    out.append([os.listdir('out'), os.listdir('out/deep'), os.path.getsize('out/y.json')])
+    with tempfile.NamedTemporaryFile('w+') as f:
+        f.write('temp'); f.seek(0); out.append(f.read())
+    shutil.rmtree('out'); out.append(os.path.exists('out'))
+    with zipfile.ZipFile('/tmp/z.zip', 'w') as z:
+        z.writestr('f', 'zipped')
+    out.append(zipfile.ZipFile('/tmp/z.zip').read('f').decode())
+    out.append([list(csv.reader(open('data/t.csv'))), sorted(os.listdir('/')), sorted(os.listdir('/tmp'))])
+    with sqlite3.connect('/tmp/t.db') as db:
+        db.execute('create table t (x)'); db.execute('insert into t values (5)')
+    out.append(sqlite3.connect('/tmp/t.db').execute('select x from t').fetchall())
+    for f in (lambda: open('/none'), lambda: os.mkdir('/tmp'), lambda: os.rmdir('/'), lambda: open('/tmp'), lambda: os.unlink('/tmp'), lambda: open('../../etc/passwd'),
+              lambda: os.rename('/data', '/data/in'), lambda: os.symlink('/a', '/b'), lambda: open('/' + 'x' * 300, 'w')):
+        try:
+            f(); out.append('no error')
+        except OSError as e:
+            out.append(type(e).__name__)
+    return out`)
+	r.Modules["data/t.csv"] = "a,b\n"
+	h := &fakeHost{}
+	check(t, run1(t, p, r, h), h, want{value: `[["one","two","three"],14,"one\nTWO",[["out/deep","out/deep/x.json"],true,{"a":1}],[["deep","y.json"],[],8],"temp",false,"zipped",` +
+		`[[["a","b"]],["data","main.py","tmp"],["a.txt","z.zip"]],[[5]],` +
+		`"FileNotFoundError","FileExistsError","PermissionError","IsADirectoryError","IsADirectoryError","FileNotFoundError","OSError","OSError","OSError"]`})
+	check(t, run1(t, p, python("import os\ndef main(input, env):\n    return [os.listdir('/'), os.listdir('/tmp')]"), h), h, want{value: `[["main.py","tmp"],[]]`})
+	for src, want := range map[string]string{
+		"f = open('/tmp/x', 'wb')\nwhile True: f.write(bytes(1 << 20))": "No space left",
+		"for i in range(100000): open(f'/tmp/{i}', 'w').close()":        "No space left",
+		"keep = [open(f'/tmp/{i}', 'w') for i in range(1000)]":          "No file descriptors available",
+	} {
+		h := &fakeHost{}
+		res := run1(t, p, python(src), h)
+		if res.Error == nil || !strings.Contains(res.Error.Message, want) || res.Usage.MemoryPeak > testLimits.Memory*2 {
+			t.Errorf("%s: %+v, peak %d", src, res.Error, res.Usage.MemoryPeak)
+		}
+	}
+}

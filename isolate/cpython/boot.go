@@ -180,7 +180,7 @@ func (e *Engine) boot(ctx context.Context, data []byte) ([]byte, error) {
 		return nil, err
 	}
 	hooks := &bootHooks{vm: vm}
-	vm.hooks = hooks
+	vm.hooks, vm.limit = hooks, e.opts.MaxMemory
 	vm.refill(e.opts.Quantum)
 	if !mod.Memory().Write(0, data) {
 		return nil, errors.New("cpython: the data does not fit the memory")

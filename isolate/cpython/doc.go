@@ -11,9 +11,10 @@
 // it may go on.
 //
 // The standard library is in the binary's data, behind the guest's own virtual
-// file system. Of the host the guest sees a clock, randomness and three
+// file system. All other files are in a tree in memory that a run begins with and
+// that ends with it. Of the host the guest sees a clock, randomness and three
 // descriptors, all of them answered by Hooks; there is no file, directory,
-// argument, environment variable or socket.
+// environment variable or socket of the host's.
 //
 // Package isolate calls it. It may import isolate/memimage, isolate/wasmbin,
 // wazero and golang.org/x/sys; it knows nothing of tenants, requests or limits.

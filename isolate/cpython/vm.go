@@ -49,13 +49,16 @@ type VM struct {
 	hooks Hooks
 
 	inbox   []byte // what descriptor 0 has to read
+	given   map[string]string
+	files   *fileSystem // nil until it is used
+	limit   uint64      // of linear memory and files together
 	busy    bool
 	since   time.Time     // start of the current stretch of guest work
 	cpu     time.Duration // finished stretches
 	spent   int64         // fuel of finished quanta
 	granted int64         // fuel given with the last refill
 	cause   error         // why the VM is dead
-	counted bool          // among the live ones
+	live    bool          // is among the live ones
 }
 
 // newVM makes a VM over the image.
@@ -80,7 +83,7 @@ func (e *Engine) newVM(ctx context.Context) (*VM, error) {
 		[]api.ValueType{api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32}, []api.ValueType{api.ValueTypeI32})
 	vm.restoreGlobals()
 	e.count(1, 1)
-	vm.counted = true
+	vm.live = true
 	return vm, nil
 }
 
@@ -156,17 +159,27 @@ func (vm *VM) abort(err error) {
 // Err says why the VM is dead, nil while it lives.
 func (vm *VM) Err() error { return vm.cause }
 
-// Run gives a clean VM to hooks and calls the dispatch function, which reads
-// job from descriptor 0. memory is the limit of the linear memory.
-func (vm *VM) Run(hooks Hooks, memory uint64, job []byte) error {
+// A Job is what a VM is to run.
+type Job struct {
+	// Message is read by the dispatch function from descriptor 0.
+	Message []byte
+	// Files are what the file system has beside an empty /tmp, by their paths
+	// without a slash in front.
+	Files map[string]string
+	// Memory is the limit of the linear memory and the files together.
+	Memory uint64
+}
+
+// Run gives a clean VM to hooks and calls the dispatch function.
+func (vm *VM) Run(hooks Hooks, job Job) error {
 	if vm.cause != nil {
 		return vm.cause
 	}
-	if memory < vm.mem.Size() || memory > vm.mem.Reserved() {
-		return fmt.Errorf("cpython: memory limit %d is not within %d and %d", memory, vm.mem.Size(), vm.mem.Reserved())
+	if job.Memory < vm.mem.Size() || job.Memory > vm.mem.Reserved() {
+		return fmt.Errorf("cpython: memory limit %d is not within %d and %d", job.Memory, vm.mem.Size(), vm.mem.Reserved())
 	}
-	vm.hooks, vm.inbox = hooks, framed(job)
-	vm.mem.SetLimit(memory, func(want uint64) { vm.abort(&MemoryError{Want: want, Limit: memory}) })
+	vm.hooks, vm.inbox, vm.given, vm.limit = hooks, framed(job.Message), job.Files, job.Memory
+	vm.limitMemory(0)
 	s := &vm.eng.state
 	stack := [3]uint64{uint64(s.Dispatch), uint64(s.Tuple), 0}
 	vm.busy, vm.since = true, time.Now()
@@ -182,6 +195,13 @@ func (vm *VM) Run(hooks Hooks, memory uint64, job []byte) error {
 		vm.cause = &CrashError{errors.New("dispatch raised an exception")}
 	}
 	return vm.cause
+}
+
+// limitMemory lets the linear memory have what files leave of the limit.
+func (vm *VM) limitMemory(files uint64) {
+	vm.mem.SetLimit(vm.limit-min(files, vm.limit), func(want uint64) {
+		vm.abort(&MemoryError{Want: want + files, Limit: vm.limit})
+	})
 }
 
 // CPU is the time that the guest has worked, without that of Tick, Message and
@@ -211,8 +231,14 @@ func (vm *VM) Fuel() int64 {
 	return vm.spent + vm.granted - int64(vm.fuel.Get())
 }
 
-// Memory is the size of the linear memory, which never shrinks.
-func (vm *VM) Memory() uint64 { return vm.mem.Size() }
+// Memory is the size of the linear memory, which never shrinks, and of files.
+func (vm *VM) Memory() uint64 {
+	n := vm.mem.Size()
+	if vm.files != nil {
+		n += uint64(max(vm.files.bytes, 0))
+	}
+	return n
+}
 
 // outOfFuel is called by the guest. It is also what keeps one VM from stopping
 // the garbage collector and its neighbours: compiled code cannot be preempted.
@@ -227,8 +253,8 @@ func (vm *VM) outOfFuel() {
 }
 
 // reset makes the VM as new, or says why it cannot. Everything that a call can
-// have changed is: the linear memory and its size, the mutable globals, and
-// what is unread on descriptor 0. The module has no table or passive data that
+// have changed is: the linear memory and its size, the mutable globals, the
+// files, and what is unread on descriptor 0. The module has no table or passive data that
 // code could change (resettable). A VM that was ended in the middle is not
 // reused: its stack was unwound from outside.
 func (vm *VM) reset() error {
@@ -239,6 +265,7 @@ func (vm *VM) reset() error {
 		return errors.New("cpython: a call is under way")
 	}
 	vm.hooks, vm.inbox, vm.cpu = nil, nil, 0
+	vm.given, vm.files = nil, nil
 	if err := vm.mem.Reset(); err != nil {
 		return err
 	}
@@ -250,10 +277,10 @@ func (vm *VM) close() {
 	if vm.cause == nil {
 		vm.cause = ErrClosed
 	}
-	vm.hooks, vm.inbox = nil, nil
+	vm.hooks, vm.inbox, vm.given, vm.files = nil, nil, nil, nil
 	vm.mod.Close(context.Background())
-	if vm.counted {
-		vm.counted = false
+	if vm.live {
+		vm.live = false
 		vm.eng.count(0, -1)
 	}
 }

@@ -12,11 +12,22 @@ const wasiModule = "wasi_snapshot_preview1"
 
 // WASI error numbers.
 const (
-	wasiSuccess = 0
-	wasiBadf    = 8
-	wasiFault   = 21
-	wasiNosys   = 52
-	wasiSpipe   = 70
+	wasiSuccess     = 0
+	wasiBadf        = 8
+	wasiExist       = 20
+	wasiFault       = 21
+	wasiInval       = 28
+	wasiIsdir       = 31
+	wasiMfile       = 33
+	wasiNametoolong = 37
+	wasiNoent       = 44
+	wasiNospc       = 51
+	wasiNosys       = 52
+	wasiNotdir      = 54
+	wasiNotempty    = 55
+	wasiNotsup      = 58
+	wasiPerm        = 63
+	wasiSpipe       = 70
 )
 
 // Clock numbers of WASI.
@@ -39,7 +50,7 @@ func answer(errno uint64) func(*VM, []uint64) {
 }
 
 // imports are all the functions that the guest can call. What the guest's own
-// file system does not answer comes here and finds no such descriptor.
+// file system, which has the standard library, does not answer comes here.
 var imports = []hostFunc{
 	{name: "args_get", params: "ii", call: (*VM).argsGet},
 	{name: "args_sizes_get", params: "ii", call: (*VM).argsSizesGet},
@@ -47,35 +58,35 @@ var imports = []hostFunc{
 	{name: "environ_sizes_get", params: "ii", call: (*VM).environSizesGet},
 	{name: "clock_res_get", params: "ii", call: (*VM).clockResGet},
 	{name: "clock_time_get", params: "ili", call: (*VM).clockTimeGet},
-	{name: "fd_advise", params: "illi", call: answer(wasiBadf)},
-	{name: "fd_allocate", params: "ill", call: answer(wasiBadf)},
-	{name: "fd_close", params: "i", call: answer(wasiBadf)},
-	{name: "fd_datasync", params: "i", call: answer(wasiBadf)},
+	{name: "fd_advise", params: "illi", call: (*VM).touch},
+	{name: "fd_allocate", params: "ill", call: (*VM).fdAllocate},
+	{name: "fd_close", params: "i", call: (*VM).fdClose},
+	{name: "fd_datasync", params: "i", call: (*VM).touch},
 	{name: "fd_fdstat_get", params: "ii", call: (*VM).fdStat},
-	{name: "fd_fdstat_set_flags", params: "ii", call: answer(wasiBadf)},
+	{name: "fd_fdstat_set_flags", params: "ii", call: (*VM).fdStatSetFlags},
 	{name: "fd_filestat_get", params: "ii", call: (*VM).fileStat},
-	{name: "fd_filestat_set_size", params: "il", call: answer(wasiBadf)},
-	{name: "fd_filestat_set_times", params: "illi", call: answer(wasiBadf)},
-	{name: "fd_pread", params: "iiili", call: answer(wasiBadf)},
-	{name: "fd_prestat_get", params: "ii", call: answer(wasiBadf)},
-	{name: "fd_prestat_dir_name", params: "iii", call: answer(wasiBadf)},
-	{name: "fd_pwrite", params: "iiili", call: answer(wasiBadf)},
+	{name: "fd_filestat_set_size", params: "il", call: (*VM).fdSetSize},
+	{name: "fd_filestat_set_times", params: "illi", call: (*VM).touch},
+	{name: "fd_pread", params: "iiili", call: (*VM).fdPread},
+	{name: "fd_prestat_get", params: "ii", call: (*VM).prestatGet},
+	{name: "fd_prestat_dir_name", params: "iii", call: (*VM).prestatDirName},
+	{name: "fd_pwrite", params: "iiili", call: (*VM).fdPwrite},
 	{name: "fd_read", params: "iiii", call: (*VM).fdRead},
-	{name: "fd_readdir", params: "iiili", call: answer(wasiBadf)},
+	{name: "fd_readdir", params: "iiili", call: (*VM).fdReaddir},
 	{name: "fd_seek", params: "ilii", call: (*VM).fdSeek},
-	{name: "fd_sync", params: "i", call: answer(wasiBadf)},
-	{name: "fd_tell", params: "ii", call: answer(wasiSpipe)},
+	{name: "fd_sync", params: "i", call: (*VM).touch},
+	{name: "fd_tell", params: "ii", call: (*VM).fdTell},
 	{name: "fd_write", params: "iiii", call: (*VM).fdWrite},
-	{name: "path_create_directory", params: "iii", call: answer(wasiBadf)},
-	{name: "path_filestat_get", params: "iiiii", call: answer(wasiBadf)},
-	{name: "path_filestat_set_times", params: "iiiilli", call: answer(wasiBadf)},
-	{name: "path_link", params: "iiiiiii", call: answer(wasiBadf)},
-	{name: "path_open", params: "iiiiillii", call: answer(wasiBadf)},
-	{name: "path_readlink", params: "iiiiii", call: answer(wasiBadf)},
-	{name: "path_remove_directory", params: "iii", call: answer(wasiBadf)},
-	{name: "path_rename", params: "iiiiii", call: answer(wasiBadf)},
-	{name: "path_symlink", params: "iiiii", call: answer(wasiBadf)},
-	{name: "path_unlink_file", params: "iii", call: answer(wasiBadf)},
+	{name: "path_create_directory", params: "iii", call: (*VM).pathCreateDirectory},
+	{name: "path_filestat_get", params: "iiiii", call: (*VM).pathStat},
+	{name: "path_filestat_set_times", params: "iiiilli", call: (*VM).pathSetTimes},
+	{name: "path_link", params: "iiiiiii", call: answer(wasiNotsup)},
+	{name: "path_open", params: "iiiiillii", call: (*VM).pathOpen},
+	{name: "path_readlink", params: "iiiiii", call: answer(wasiInval)},
+	{name: "path_remove_directory", params: "iii", call: (*VM).pathRemoveDirectory},
+	{name: "path_rename", params: "iiiiii", call: (*VM).pathRename},
+	{name: "path_symlink", params: "iiiii", call: answer(wasiNotsup)},
+	{name: "path_unlink_file", params: "iii", call: (*VM).pathUnlink},
 	{name: "poll_oneoff", params: "iiii", call: (*VM).pollOneoff},
 	{name: "proc_exit", params: "i", void: true, call: func(vm *VM, s []uint64) { vm.abort(&ExitError{uint32(s[0])}) }},
 	{name: "sched_yield", call: answer(wasiSuccess)},
@@ -223,39 +234,6 @@ const (
 	fdLast    = 2
 )
 
-const fileTypeCharacterDevice = 2
-
-func (vm *VM) fdStat(stack []uint64) {
-	if uint32(stack[0]) > fdLast {
-		stack[0] = wasiBadf
-		return
-	}
-	var b [24]byte
-	b[0] = fileTypeCharacterDevice
-	// All rights, also to seek: what cannot seek is taken for a terminal.
-	binary.LittleEndian.PutUint64(b[8:], ^uint64(0))
-	vm.put(stack, stack[1], b[:])
-}
-
-func (vm *VM) fileStat(stack []uint64) {
-	if uint32(stack[0]) > fdLast {
-		stack[0] = wasiBadf
-		return
-	}
-	var b [64]byte
-	b[16] = fileTypeCharacterDevice
-	b[24] = 1 // links
-	vm.put(stack, stack[1], b[:])
-}
-
-func (vm *VM) fdSeek(stack []uint64) {
-	if uint32(stack[0]) > fdLast {
-		stack[0] = wasiBadf
-		return
-	}
-	stack[0] = wasiSpipe
-}
-
 // maxVectors bounds the parts of one read or write.
 const maxVectors = 1024
 
@@ -280,7 +258,15 @@ func (vm *VM) vectors(at, n uint32) [][]byte {
 func (vm *VM) fdWrite(stack []uint64) {
 	fd, done := uint32(stack[0]), stack[3]
 	if fd > fdLast {
-		stack[0] = wasiBadf
+		f := vm.open(stack[0])
+		if f == nil {
+			stack[0] = wasiBadf
+			return
+		}
+		if f.append {
+			f.offset = int64(len(f.node.content))
+		}
+		vm.transfer(stack, f, &f.offset, true, done)
 		return
 	}
 	parts := vm.vectors(uint32(stack[1]), uint32(stack[2]))
@@ -290,25 +276,38 @@ func (vm *VM) fdWrite(stack []uint64) {
 	}
 	n := 0
 	for _, b := range parts {
-		n += len(b)
-		if len(b) == 0 {
-			continue
-		}
-		if fd == fdMessage {
-			vm.pause(func() error {
-				answer, err := vm.hooks.Message(b)
-				vm.inbox = framed(answer)
-				return err
-			})
-		} else if err := vm.hooks.Write(int(fd), b); err != nil {
-			vm.abort(err)
+		if n += len(b); len(b) > 0 {
+			vm.output(fd, b)
 		}
 	}
 	vm.put(stack, done, word(uint32(n)))
 }
 
+func (vm *VM) output(fd uint32, b []byte) {
+	if fd != fdMessage {
+		if err := vm.hooks.Write(int(fd), b); err != nil {
+			vm.abort(err)
+		}
+		return
+	}
+	vm.pause(func() error {
+		answer, err := vm.hooks.Message(b)
+		vm.inbox = framed(answer)
+		return err
+	})
+}
+
 func (vm *VM) fdRead(stack []uint64) {
 	fd, done := uint32(stack[0]), stack[3]
+	if fd > fdLast {
+		f := vm.open(stack[0])
+		if f == nil {
+			stack[0] = wasiBadf
+			return
+		}
+		vm.transfer(stack, f, &f.offset, false, done)
+		return
+	}
 	if fd != fdMessage {
 		stack[0] = wasiBadf
 		return

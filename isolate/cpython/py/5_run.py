@@ -105,24 +105,6 @@ def _entry(text):
     return text
 
 
-_open = io.open
-
-
-def _open_own(file, mode='r', buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
-    """open, which also reads the run's own modules."""
-    if isinstance(file, (str, os.PathLike)) and not set(mode) & set('wax+'):
-        name = os.fspath(file)
-        if isinstance(name, str):
-            name = os.path.normpath(name).lstrip('/')
-            if name in _sources:
-                raw = io.BytesIO(_sources[name].encode())
-                return raw if 'b' in mode else io.TextIOWrapper(raw, encoding or 'utf-8', errors, newline)
-    return _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
-
-
-_open_own.__name__ = _open_own.__qualname__ = 'open'
-
-
 class _Exit:
     def __call__(self, code=None):
         raise SystemExit(code)
@@ -152,7 +134,6 @@ concurrent.futures.thread = _thread
 
 builtins.exit = builtins.quit = _Exit()
 builtins.fetch, builtins.BindingError = fetch, BindingError
-builtins.open = io.open = _open_own
 
 
 def _arguments(f, given):
