@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -50,7 +49,7 @@ func startDaemon(ctx context.Context, bin, dir string, w *world) (*daemon, error
 	if err != nil {
 		return nil, err
 	}
-	bundle, err := trustBundle(dir, w.caPEM)
+	bundle, err := trustBundle(dir, w.CA)
 	if err != nil {
 		return nil, err
 	}
@@ -240,13 +239,9 @@ func writePolicy(ctx context.Context, dir string) (string, error) {
 	if len(ranges) > 0 {
 		extra = fmt.Sprintf("        addresses: [%s]\n", strings.Join(ranges, ", "))
 	}
-	text := fmt.Sprintf(policyText, worldPrefix(), worldAddr, registry.String(), registry.Hostname(), extra, worldPrefix(), worldAddr)
+	text := fmt.Sprintf(policyText, place.Prefix(), place.Addr, registry.String(), registry.Hostname(), extra, place.Prefix(), place.Addr)
 	path := filepath.Join(dir, "policy.yaml")
 	return path, os.WriteFile(path, []byte(text), 0o600)
-}
-
-func worldPrefix() string {
-	return netip.MustParsePrefix(worldAddr + "/30").Masked().String()
 }
 
 const policyText = `version: 1

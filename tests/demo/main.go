@@ -92,7 +92,7 @@ func stories(ctx context.Context, bin string) (err error) {
 	if err != nil {
 		return fmt.Errorf("the world outside: %w", err)
 	}
-	defer w.close()
+	defer func() { err = errors.Join(err, w.Close()) }()
 	say("An HTTPS API (%s, wants a bearer token) and a git server (%s, wants a password) run in a network namespace of their own.", apiHost, gitHost)
 
 	d, err := startDaemon(ctx, bin, dir, w)
