@@ -174,6 +174,8 @@ func fromEgress(err error) *api.Error {
 		return &api.Error{Code: api.CodeConflict, Message: netproxy.ErrAttached.Error(), Retryable: true}
 	case errors.Is(err, netproxy.ErrNoPreview):
 		return &api.Error{Code: api.CodeUnsupported, Message: netproxy.ErrNoPreview.Error(), Hint: "start the daemon with --preview ADDRESS"}
+	case errors.Is(err, netproxy.ErrTooMany):
+		return &api.Error{Code: api.CodeLimit, Limit: "ports", Message: err.Error()}
 	case errors.Is(err, netproxy.ErrNotExposed):
 		return &api.Error{Code: api.CodeNotFound, Message: netproxy.ErrNotExposed.Error()}
 	case errors.Is(err, netproxy.ErrExhausted):

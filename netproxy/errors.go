@@ -14,6 +14,8 @@ var (
 	ErrNoPreview = errors.New("previews are not set up: there is no preview listener")
 	// ErrNotExposed says that the tenant's port is not published.
 	ErrNotExposed = errors.New("the port is not published")
+	// ErrTooMany says that the tenant has published as many ports as it may.
+	ErrTooMany = errors.New("close one that is not needed")
 	// ErrExhausted says that no address or no more room is left.
 	ErrExhausted = errors.New("no room left")
 )

@@ -12,6 +12,10 @@ import (
 	"sandboxd/policy"
 )
 
+// maxPreviews is how many ports one tenant may publish at once: each takes
+// memory in the proxy, which is everybody's.
+const maxPreviews = 64
+
 // Expose publishes a port of the tenant's jail under an unguessable host name.
 // A port that is published already gets a new name, and the old one ends.
 func (p *Proxy) Expose(ctx context.Context, tenant string, port uint16, ttl time.Duration) (Preview, error) {
@@ -39,6 +43,10 @@ func (p *Proxy) Expose(ctx context.Context, tenant string, port uint16, ttl time
 		p.mu.Unlock()
 		return Preview{}, ErrClosed
 	}
+	if p.published(tenant) >= maxPreviews {
+		p.mu.Unlock()
+		return Preview{}, fmt.Errorf("a tenant publishes at most %d ports: %w", maxPreviews, ErrTooMany)
+	}
 	p.previews[label] = v
 	p.mu.Unlock()
 	in := control.Expose{Label: label, Tenant: tenant, Port: port, Expires: v.Expires}
@@ -47,6 +55,17 @@ func (p *Proxy) Expose(ctx context.Context, tenant string, port uint16, ttl time
 		return Preview{}, err
 	}
 	return v, nil
+}
+
+// published counts the tenant's ports; p.mu is held.
+func (p *Proxy) published(tenant string) int {
+	n := 0
+	for _, v := range p.previews {
+		if v.Tenant == tenant && time.Now().Before(v.Expires) {
+			n++
+		}
+	}
+	return n
 }
 
 func (p *Proxy) forget(label string) {

@@ -237,3 +237,35 @@ func TestPreviewStreamsEvents(t *testing.T) {
 		step <- struct{}{}
 	}
 }
+
+func TestPreviewAddressesStayApart(t *testing.T) {
+	w := newWorld(t, nil)
+	got := make(chan string, 1)
+	w.app("bob", func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Origin") })
+	bob, eve := w.expose("bob", 3000, time.Minute), w.expose("eve", 3000, time.Minute)
+	for origin, want := range map[string]string{
+		"http://" + hostOf(eve):                  "null",
+		"http://" + strings.ToUpper(hostOf(eve)): "null",
+		"http://" + hostOf(bob):                  "http://localhost:3000",
+		"https://elsewhere.test":                 "https://elsewhere.test",
+	} {
+		if resp, _ := w.visit(hostOf(bob), "/", http.Header{"Origin": {origin}}); resp.StatusCode != 200 {
+			t.Fatalf("Origin %s: %s", origin, resp.Status)
+		}
+		if o := <-got; o != want {
+			t.Errorf("Origin %s arrives as %q, want %q", origin, o, want)
+		}
+	}
+}
+
+func TestPreviewsOfOneTenantAreFew(t *testing.T) {
+	w := newWorld(t, nil)
+	for i := range maxPreviews {
+		w.expose("bob", uint16(3000+i), time.Minute)
+	}
+	if _, err := w.p.Expose(w.Context(), "bob", 9000, time.Minute); !errors.Is(err, ErrTooMany) {
+		t.Errorf("one more: %v", err)
+	}
+	w.expose("bob", 3000, time.Minute) // anew, in place of the old one
+	w.expose("eve", 9000, time.Minute)
+}

@@ -195,7 +195,7 @@ func sameOrigin(r *http.Request) bool {
 func (p *previews) reverseProxy(v *preview) *httputil.ReverseProxy {
 	inside := "localhost:" + strconv.Itoa(int(v.Port))
 	return &httputil.ReverseProxy{
-		Rewrite:        func(pr *httputil.ProxyRequest) { inbound(pr, inside) },
+		Rewrite:        func(pr *httputil.ProxyRequest) { p.inbound(pr, inside) },
 		ModifyResponse: func(resp *http.Response) error { outbound(resp); return nil },
 		FlushInterval:  -1, // server-sent events
 		Transport: &http.Transport{
@@ -227,11 +227,17 @@ var platformCookies = []string{"sandboxd", "__Host-sandboxd", "__Secure-sandboxd
 // inbound makes the request that the tenant's server sees: Host and Origin are
 // the local ones for HTTP and upgrades alike, so that dev servers that check
 // them agree; what could speak for the visitor towards the platform stays out.
-func inbound(pr *httputil.ProxyRequest, inside string) {
+func (p *previews) inbound(pr *httputil.ProxyRequest, inside string) {
 	out := pr.Out
 	out.URL.Scheme, out.URL.Host, out.Host = "http", inside, inside
-	if origin := pr.In.Header.Get("Origin"); origin != "" && sameOrigin(pr.In) {
-		out.Header.Set("Origin", "http://"+inside)
+	if origin := pr.In.Header.Get("Origin"); origin != "" {
+		switch {
+		case sameOrigin(pr.In):
+			out.Header.Set("Origin", "http://"+inside)
+		case p.ours(origin):
+			// Another preview's address is that one's secret.
+			out.Header.Set("Origin", "null")
+		}
 	}
 	if ref, err := url.Parse(pr.In.Header.Get("Referer")); err == nil && ref.Host != "" {
 		if strings.EqualFold(ref.Host, pr.In.Host) {
@@ -258,6 +264,12 @@ func inbound(pr *httputil.ProxyRequest, inside string) {
 	if len(keep) > 0 {
 		out.Header.Set("Cookie", strings.Join(keep, "; "))
 	}
+}
+
+// ours reports whether an Origin names a preview of this server.
+func (p *previews) ours(origin string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && strings.HasSuffix(strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), "."+p.base)
 }
 
 func hasAnyPrefix(s string, prefixes []string) bool {

@@ -67,6 +67,15 @@ func denied(why, scheme string, h names.Host, port uint16, method, path string) 
 		r.message = fmt.Sprintf("%s is granted, but not the method %s", at, method)
 	case "path_denied":
 		r.message = fmt.Sprintf("%s is granted, but not %s on the path %s", at, method, path)
+	case "upgrade_denied":
+		// No rule grants it, so none is offered.
+		r.message, r.rule = fmt.Sprintf("%s is granted, but not to change the protocol (Upgrade): every request must be readable", at), ""
+		r.hint = "use plain requests"
+		return r
+	case "cleartext":
+		r.message, r.rule = fmt.Sprintf("%s is granted with a credential, which never crosses the network in clear text", at), ""
+		r.hint = "use https"
+		return r
 	default:
 		r.message = fmt.Sprintf("%s is not granted to this tenant", at)
 	}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"crypto/x509"
+	"strings"
 	"testing"
 	"time"
 
@@ -208,6 +209,19 @@ func TestHostOnlyCookies(t *testing.T) {
 	} {
 		if got := hostOnly(in); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
+}
+
+// What no rule can grant must not send a person to the operator for one.
+func TestRefusalsOfferOnlyRulesThatHelp(t *testing.T) {
+	for why, helps := range map[string]bool{"no_rule": true, "port_denied": true, "method_denied": true, "upgrade_denied": false, "cleartext": false} {
+		r := denied(why, "http", host(t, "a.test"), 80, "GET", "/")
+		if (r.rule != "") != helps || r.message == "" || r.hint == "" {
+			t.Errorf("%s: rule %q, message %q, hint %q", why, r.rule, r.message, r.hint)
+		}
+		if why != "no_rule" && !strings.Contains(r.message, "is granted") {
+			t.Errorf("%s: %q says that the host is not granted, and it is", why, r.message)
 		}
 	}
 }
