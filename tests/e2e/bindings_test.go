@@ -137,7 +137,7 @@ func TestFetchRefusals(t *testing.T) {
 	}{
 		{"a host that the run did not ask for", `fetch("https://` + harness.OtherHost + `/v1/x?refused")`, []string{harness.APIHost}, harness.OtherHost},
 		{"a host that nobody granted", `fetch("https://` + harness.DeniedHost + `/v1/x?refused")`, []string{harness.APIHost}, harness.DeniedHost},
-		{"the address in place of the name", `fetch("https://` + harness.WorldAddr + `/v1/x?refused")`, []string{harness.APIHost}, harness.WorldAddr},
+		{"the address in place of the name", `fetch("https://` + sys.World.Addr.String() + `/v1/x?refused")`, []string{harness.APIHost}, sys.World.Addr.String()},
 		{"a path outside the rule", `fetch("` + api1 + `/v2/x?refused")`, []string{harness.APIHost}, ""},
 		{"a path that climbs out", `fetch("` + api1 + `/v1/%2e%2e/v2/x?refused")`, []string{harness.APIHost}, ""},
 		{"a method outside the rule", `fetch("` + api1 + `/v1/x?refused", {method: "DELETE"})`, []string{harness.APIHost}, ""},

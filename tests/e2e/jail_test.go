@@ -316,7 +316,7 @@ func TestTwoTenantsSeeNothingOfEachOther(t *testing.T) {
 	sh(t, bob, "echo of bob > /workspace/mine; echo of bob > /tmp/mine; cp /bin/sleep /tmp/bobsleep")
 	exec(t, bob, api.ExecRequest{Command: server, Background: true, ExecID: "dev"})
 	want(t, "POST", jailPath(bob)+"/processes/dev/wait", api.WaitRequest{Port: 8000, Timeout: policy.Duration(harness.Scale(10 * time.Second))}, nil)
-	address := strings.TrimSpace(sh(t, bob, `python3 -c 'import socket; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.connect(("`+harness.WorldAddr+`",9)); print(s.getsockname()[0])' 2>/dev/null || echo none`))
+	address := strings.TrimSpace(sh(t, bob, `python3 -c 'import socket; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.connect(("`+sys.World.Addr.String()+`",9)); print(s.getsockname()[0])' 2>/dev/null || echo none`))
 	for what, line := range map[string]string{
 		"files":        `! cat /workspace/mine /tmp/mine 2>/dev/null`,
 		"processes":    `! cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -q 'http[.]server'`,
@@ -433,7 +433,7 @@ func TestEgressOfAJail(t *testing.T) {
 	everywhere := sh(t, who, `env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; find / -xdev -type f -size -200k -not -path '/usr/*' -not -path '/opt/*' -not -path '/proc/*' -exec cat {} + 2>/dev/null | tr -d '\0' | head -c 900000`)
 	noSecret(t, []byte(everywhere))
 	for _, line := range []string{
-		"https://" + harness.DeniedHost + "/v1/x", "https://" + harness.APIHost + "/v2/x", "https://" + harness.WorldAddr + "/v1/x",
+		"https://" + harness.DeniedHost + "/v1/x", "https://" + harness.APIHost + "/v2/x", "https://" + sys.World.Addr.String() + "/v1/x",
 		"http://" + harness.OtherHost + "/v1/x", "https://" + harness.OtherHost + ":8443/", "http://127.0.0.1:3128/", "http://169.254.169.254/latest/meta-data",
 	} {
 		p := exec(t, who, api.ExecRequest{Command: "curl -sS -k -m 10 -o /dev/null -w '%{http_code} %{http_connect}' '" + line + "?" + mark + "'"})
@@ -441,7 +441,7 @@ func TestEgressOfAJail(t *testing.T) {
 			t.Errorf("%s: %q %q", line, p.Stdout, p.Stderr)
 		}
 	}
-	for _, host := range []string{harness.DeniedHost, harness.WorldAddr} {
+	for _, host := range []string{harness.DeniedHost, sys.World.Addr.String()} {
 		if seen := sys.World.Requests(host); slices.ContainsFunc(seen, func(s harness.Seen) bool { return s.Query == mark }) {
 			t.Errorf("%s saw %+v", host, seen)
 		}
@@ -455,7 +455,7 @@ func TestJailReachesNothingButTheProxy(t *testing.T) {
 import socket, sys
 gateway = __import__("os").environ["HTTPS_PROXY"].split("//")[1].split(":")[0]
 open_ = []
-for host in ["` + harness.WorldAddr + `", "198.51.100.1", "127.0.0.1", gateway, "192.0.2.1", "10.0.0.1", "169.254.169.254"]:
+for host in ["` + sys.World.Addr.String() + `", "` + sys.World.Gateway.String() + `", "127.0.0.1", gateway, "192.0.2.1", "10.0.0.1", "169.254.169.254"]:
     for port in (22, 25, 80, 443, 3128, 8080, 8443):
         s = socket.socket(); s.settimeout(0.3)
         if s.connect_ex((host, port)) == 0: open_.append("%s:%d" % ("gateway" if host == gateway else host, port))
@@ -478,7 +478,7 @@ EOF`
 	if !slices.Contains(open, "gateway:3128") {
 		t.Errorf("the proxy itself is not reached: %s", open)
 	}
-	if seen := sys.World.Requests(harness.WorldAddr); len(seen) > 0 {
+	if seen := sys.World.Requests(sys.World.Addr.String()); len(seen) > 0 {
 		t.Errorf("the world saw %+v", seen)
 	}
 	names := sh(t, who, `for h in `+harness.OtherHost+` `+harness.DeniedHost+` example.com localhost; do getent ahostsv4 $h >/dev/null && echo $h; done; true`)

@@ -49,7 +49,7 @@ const (
 func CPULimit() time.Duration  { return time.Duration(min(factor(), 4)) * 500 * time.Millisecond }
 func WallLimit() time.Duration { return time.Duration(min(factor(), 5)) * 3 * time.Second }
 
-func policyText() string {
+func policyText(w *World) string {
 	return fmt.Sprintf(`version: 1
 callers:
   - user: root
@@ -88,7 +88,7 @@ tenants:
   "%[12]s*": {profile: agent}
   "%[13]s*": {profile: plain}
 `, NobodyPrefix, WallLimit(), CPULimit(), JailMemory, JailCPUs, JailPids,
-		APIHost, WorldPrefix, WorldAddr, TokenName, OtherHost, AgentPrefix, IsolatePrefix)
+		APIHost, w.Prefix, w.Addr, TokenName, OtherHost, AgentPrefix, IsolatePrefix)
 }
 
 // configure writes what the daemon is started with to dir.
@@ -101,7 +101,7 @@ func configure(dir string, w *World) error {
 		return fmt.Errorf("the machine's own roots: %w", err)
 	}
 	for name, text := range map[string]string{
-		"policy.yaml":              policyText(),
+		"policy.yaml":              policyText(w),
 		"credentials/" + TokenName: w.Token,
 		"roots.pem":                string(roots) + "\n" + string(w.CA),
 	} {

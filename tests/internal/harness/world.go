@@ -6,10 +6,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,17 +19,17 @@ import (
 	"sandboxd/tests/internal/outside"
 )
 
-// The world's names and addresses. TEST-NET-2 meets no real host, and sandboxd
-// refuses it unless a rule names the range, just as an operator's internal
-// network.
+// The world's names. What they resolve to is a rule's to say.
 const (
 	APIHost    = "api.world.test"    // wants the bearer token
 	OtherHost  = "other.world.test"  // wants nothing
 	DeniedHost = "denied.world.test" // served, granted to nobody
-
-	WorldPrefix = "198.51.100.0/30" // what rules name
-	WorldAddr   = "198.51.100.2"    // where the server is
 )
+
+// worlds is how many can stand beside each other, one for each network of four
+// addresses in TEST-NET-2. It meets no real host, and sandboxd refuses it unless
+// a rule names the range, just as an operator's internal network.
+const worlds = 64
 
 // A Seen is one request that reached the world.
 type Seen struct {
@@ -41,6 +43,10 @@ type Seen struct {
 type World struct {
 	*outside.Server
 	Token string // what APIHost wants; no sandbox may ever see it
+	// Addr is where the server is, Gateway the host's end of its link, Prefix
+	// the network of the two.
+	Addr, Gateway netip.Addr
+	Prefix        netip.Prefix
 
 	mu   sync.Mutex
 	seen []Seen
@@ -49,15 +55,28 @@ type World struct {
 // NewWorld makes the namespace, its link and the server. It needs root.
 func NewWorld() (*World, error) {
 	w := &World{Token: "tok_" + rand.Text()}
-	var err error
-	w.Server, err = outside.Start(outside.Config{
-		Link: "sbxworld0", Host: netip.MustParseAddr("198.51.100.1"), Addr: netip.MustParseAddr(WorldAddr),
-		Names: []string{APIHost, OtherHost, DeniedHost}, Handler: http.HandlerFunc(w.serve),
-	})
+	c, err := place()
 	if err != nil {
+		return nil, err
+	}
+	c.Names, c.Handler = []string{APIHost, OtherHost, DeniedHost}, http.HandlerFunc(w.serve)
+	w.Addr, w.Gateway, w.Prefix = c.Addr, c.Host, c.Prefix()
+	if w.Server, err = outside.Start(c); err != nil {
 		return nil, fmt.Errorf("harness: world: %w", err)
 	}
 	return w, nil
+}
+
+// place finds a network that no other suite on this machine has.
+func place() (outside.Config, error) {
+	for i := range worlds {
+		network := byte((i + os.Getpid()) % worlds * 4)
+		name := fmt.Sprintf("sbxworld%d", network)
+		if _, err := net.InterfaceByName(name); err != nil {
+			return outside.Config{Link: name, Host: netip.AddrFrom4([4]byte{198, 51, 100, network + 1}), Addr: netip.AddrFrom4([4]byte{198, 51, 100, network + 2})}, nil
+		}
+	}
+	return outside.Config{}, errors.New("harness: world: all networks are taken")
 }
 
 // Requests lists what reached host since the world began.
@@ -106,7 +125,7 @@ func (w *World) Reach(ctx context.Context, url string) (int, error) {
 		DisableKeepAlives: true,
 		TLSClientConfig:   &tls.Config{RootCAs: pool},
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, WorldAddr+":443")
+			return new(net.Dialer).DialContext(ctx, network, netip.AddrPortFrom(w.Addr, 443).String())
 		},
 	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
