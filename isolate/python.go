@@ -1,14 +1,12 @@
 package isolate
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"sandboxd/isolate/cpython"
 )
@@ -167,138 +165,6 @@ func (r *pythonRun) emit(e Event) error {
 	return nil
 }
 
-const (
-	// streamChunk is how much of a stream makes an event.
-	streamChunk = 8 << 10
-	// streamDelay is how long a line may wait for others.
-	streamDelay = 20 * time.Millisecond
-)
-
-// A stream gathers output, so that a line is not an event.
-type stream struct {
-	kind  string
-	buf   []byte
-	since time.Time
-}
-
-// Write implements cpython.Hooks.
-func (r *pythonRun) Write(fd int, b []byte) error {
-	if over := r.usage.Output + int64(len(b)); over > r.req.Limits.Output {
-		return limitError("output", over, r.req.Limits.Output)
-	}
-	// What is on the other stream comes first.
-	if other := &r.streams[2-fd]; len(other.buf) > 0 {
-		if err := r.send(other, true); err != nil {
-			return err
-		}
-	}
-	s := &r.streams[fd-1]
-	if len(s.buf) == 0 {
-		s.since = time.Now()
-	}
-	s.buf = append(s.buf, b...)
-	if len(s.buf) >= streamChunk {
-		return r.send(s, false)
-	}
-	return nil
-}
-
-// send makes an event of what a stream holds; unless all is asked for, without
-// a character that is not there to its end.
-func (r *pythonRun) send(s *stream, all bool) error {
-	n := len(s.buf)
-	if !all {
-		for i := 1; i <= utf8.UTFMax && i <= n; i++ {
-			if c := s.buf[n-i]; utf8.RuneStart(c) {
-				if !utf8.FullRune(s.buf[n-i:]) {
-					n -= i
-				}
-				break
-			}
-		}
-	}
-	if n == 0 {
-		return nil
-	}
-	e := Event{Kind: s.kind, Level: "info", Message: string(s.buf[:n])}
-	if s.kind == eventStderr {
-		e.Level = "warn"
-	}
-	s.buf = append(s.buf[:0], s.buf[n:]...)
-	s.since = time.Now()
-	return r.emit(e)
-}
-
-// flush sends what the streams hold: all, or what has waited long enough.
-func (r *pythonRun) flush(all bool) error {
-	for i := range r.streams {
-		s := &r.streams[i]
-		if len(s.buf) > 0 && (all || time.Since(s.since) >= streamDelay) {
-			if err := r.send(s, all); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// call answers a host call; the guest waits.
-func (r *pythonRun) call(c Call) ([]byte, error) {
-	if !r.req.granted(c.Binding, c.Method) {
-		return nil, &Error{Kind: KindThrown, Message: "the code called " + cut(c.Binding+"."+c.Method, 100) + ", which it was not granted"}
-	}
-	if r.usage.Calls++; r.usage.Calls > r.req.Limits.Calls {
-		return nil, limitError("calls", r.usage.Calls, r.req.Limits.Calls)
-	}
-	if c.Binding == fetchBinding {
-		if r.usage.Requests++; r.usage.Requests > r.req.Limits.Requests {
-			return nil, limitError("requests", r.usage.Requests, r.req.Limits.Requests)
-		}
-	}
-	if len(c.Args) > MaxArgs || !json.Valid(c.Args) {
-		return refused(fmt.Errorf("the arguments have %d bytes, at most %d are taken", len(c.Args), MaxArgs)), nil
-	}
-	if err := r.flush(true); err != nil {
-		return nil, err
-	}
-	r.phase = PhaseEffectsPossible
-	type reply struct {
-		value json.RawMessage
-		err   error
-	}
-	// A host that does not heed the context must not hold the run.
-	answered := make(chan reply, 1)
-	go func() {
-		v, err := r.host.Call(r.ctx, c)
-		answered <- reply{v, err}
-	}()
-	select {
-	case a := <-answered:
-		switch {
-		case r.ctx.Err() != nil:
-			return nil, r.ended()
-		case a.err != nil:
-			return refused(a.err), nil
-		case len(a.value) > MaxAnswer:
-			return refused(fmt.Errorf("the answer has %d bytes, at most %d are taken", len(a.value), MaxAnswer)), nil
-		}
-		if len(a.value) == 0 {
-			a.value = json.RawMessage("null")
-		}
-		return append([]byte{'o'}, a.value...), nil
-	case <-r.ctx.Done():
-		t := time.NewTimer(grace)
-		defer t.Stop()
-		select {
-		case <-answered:
-		case <-t.C:
-		}
-		return nil, r.ended()
-	}
-}
-
-func refused(err error) []byte { return append([]byte{'e'}, cut(err.Error(), maxMessage)...) }
-
 // ended says why ctx is done.
 func (r *pythonRun) ended() error {
 	if errors.Is(context.Cause(r.ctx), errWall) {
@@ -321,13 +187,9 @@ func (r *pythonRun) Tick() error {
 	return r.flush(false)
 }
 
-// pythonFuelPerMicrosecond is what CPython was seen to use. It turns fuel to
-// time where a run must end at the same instruction each time.
-const pythonFuelPerMicrosecond = 6_000
-
 func (r *pythonRun) cpu() time.Duration {
 	if r.req.Seed != nil || r.req.Clock != nil {
-		return time.Duration(r.vm.Fuel()) * time.Microsecond / pythonFuelPerMicrosecond
+		return time.Duration(r.vm.Fuel()) * time.Microsecond / fuelPerMicrosecond
 	}
 	return r.vm.CPU()
 }
@@ -360,84 +222,6 @@ func (r *pythonRun) Sleep(ns int64) error {
 
 // Random implements cpython.Hooks.
 func (r *pythonRun) Random(b []byte) { r.random.Read(b) }
-
-// A raised is what the guest tells of an exception.
-type raised struct {
-	Kind    string `json:"kind"`
-	Message string `json:"message"`
-	Stack   string `json:"stack"`
-	File    string `json:"file"`
-	Line    int    `json:"line"`
-	Column  int    `json:"column"`
-	Hint    string `json:"hint"`
-}
-
-// failed makes an Error of an exception.
-func (r *pythonRun) failed(text string) *Error {
-	var x raised
-	if err := json.Unmarshal([]byte(text), &x); err != nil {
-		return &Error{Kind: KindThrown, Message: "the code raised something that cannot be shown"}
-	}
-	e := &Error{Kind: KindThrown, Message: cut(x.Message, maxMessage), File: cut(x.File, 255), Line: x.Line, Column: x.Column,
-		Stack: cut(x.Stack, maxStackText), Hint: cut(x.Hint, maxMessage)}
-	switch x.Kind {
-	case "syntax":
-		e.Kind = KindRejected
-	case "binding":
-		e.Kind = KindBinding
-	}
-	return e
-}
-
-// result turns how the VM's run ended into a Result.
-func (r *pythonRun) result(err error) *Result {
-	r.usage.Wall, r.usage.CPU, r.usage.MemoryPeak = time.Since(r.started), r.cpu(), int64(r.vm.Memory())
-	res := &Result{Phase: r.phase, Usage: r.usage}
-	e := r.failure(err)
-	switch {
-	case e == nil:
-		res.Status, res.Phase, res.Value = StatusOK, PhaseFinished, r.outcome.value
-		return res
-	case e.Kind == KindLimit || e.Kind == KindCanceled:
-		res.Status = StatusKilled
-	default:
-		res.Status = StatusError
-		if r.phase != PhaseNotStarted {
-			res.Phase = PhaseFinished
-		}
-	}
-	res.Error = e
-	return res
-}
-
-// failure is the *Error of a run, nil if it has a result.
-func (r *pythonRun) failure(err error) *Error {
-	var e *Error
-	var mem *cpython.MemoryError
-	var exit *cpython.ExitError
-	var crash *cpython.CrashError
-	switch {
-	case errors.As(err, &e):
-		return e
-	case errors.As(err, &mem):
-		return limitError("memory", mem.Want, mem.Limit)
-	case errors.As(err, &exit):
-		return &Error{Kind: KindThrown, Message: fmt.Sprintf("the code ended its process with status %d", exit.Code),
-			Hint: "return from main, or raise SystemExit", Stack: string(bytes.ToValidUTF8(r.streams[1].buf, []byte("?")))}
-	case errors.As(err, &crash):
-		return &Error{Kind: KindThrown, Message: "the code crashed the interpreter: " + crashReason(crash),
-			Hint: "recursion through functions written in C, as of __getattr__ or __eq__, can exhaust the interpreter's own stack"}
-	case err == nil && r.outcome != nil:
-		return r.outcome.err
-	}
-	return &Error{Kind: KindInternal, Message: "the interpreter failed", Stack: cut(fmt.Sprint(err), 2000)}
-}
-
-// crashReason is the first line of a trap, which names it.
-func crashReason(err *cpython.CrashError) string {
-	text, _, _ := strings.Cut(err.Err.Error(), "\n")
-	return cut(strings.TrimPrefix(text, "wasm error: "), 200)
-}
 
 // pythonWarm is what warmRequest is to JavaScript.
 var pythonWarm = &Request{

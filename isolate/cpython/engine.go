@@ -278,3 +278,10 @@ func (e *Engine) instantiate(ctx context.Context, mem *memimage.Memory) (api.Mod
 	}
 	return mod, nil
 }
+
+// New gives a clean VM that was made for the caller, who must Discard it. For
+// measurements: Get is quicker.
+func (e *Engine) New(ctx context.Context) (*VM, error) { return e.newVM(ctx) }
+
+// Discard ends a VM.
+func (e *Engine) Discard(vm *VM) { vm.close() }

@@ -51,12 +51,15 @@ func newFileSystem(files map[string]string, room int64, now func() uint64) *file
 	fs := &fileSystem{room: room, now: now}
 	fs.root = fs.newNode(true)
 	fs.root.children["tmp"] = fs.newNode(true)
-	for name, text := range files {
-		dir := fs.root
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		text, dir := files[name], fs.root
 		parts := strings.Split(name, "/")
 		for _, p := range parts[:len(parts)-1] {
 			next := dir.children[p]
 			if next == nil || !next.dir() {
+				if next != nil {
+					fs.drop(next)
+				}
 				next = fs.newNode(true)
 				dir.children[p] = next
 			}
