@@ -56,10 +56,16 @@ func cleanPath(p string) (string, error) {
 	return p, nil
 }
 
+// maxAtFiles is how many file operations of one jail are under way at once;
+// each is short, since none waits for the jail.
+const maxAtFiles = 8
+
 // asTenant runs f with the file system rights of the jail's user 1000. The ids
 // belong to this thread alone; leaving uid 0 also takes the thread's file
 // capabilities, and coming back gives them back.
 func (j *Jail) asTenant(f func(root int) error) error {
+	j.atFiles <- struct{}{}
+	defer func() { <-j.atFiles }()
 	j.rootMu.RLock()
 	defer j.rootMu.RUnlock()
 	if j.rootGone || j.root == nil {

@@ -47,6 +47,9 @@ type Jail struct {
 	// buildMu is held while the jail is built; teardown begins after it.
 	buildMu sync.Mutex
 
+	// atFiles bounds the file operations under way: each holds a thread of the
+	// daemon's, and threads never go away again.
+	atFiles chan struct{}
 	// rootMu lets teardown wait for file operations before it closes root.
 	rootMu   sync.RWMutex
 	rootGone bool
@@ -84,6 +87,7 @@ func newJail(m *Manager, spec Spec) *Jail {
 		cgroup: m.jails.child(spec.Tenant), created: time.Now(), state: StateCreating,
 		byID: map[string]*Process{}, byNum: map[uint64]*Process{}, linger: map[uint64]*Process{},
 		ending: make(chan struct{}), done: make(chan struct{}),
+		atFiles: make(chan struct{}, maxAtFiles),
 	}
 }
 
