@@ -256,13 +256,13 @@ func (d *Daemon) Serve() error {
 	for _, s := range d.cfg.Sockets {
 		srv := &http.Server{
 			Handler: handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
-			ConnContext: d.connContext(s.Admin), ConnState: d.connState, ErrorLog: d.httpLog(),
+			ConnContext: d.connContext, ConnState: d.connState, ErrorLog: d.httpLog(),
 			BaseContext: func(net.Listener) context.Context { return d.base },
 		}
 		d.mu.Lock()
 		d.servers = append(d.servers, srv)
 		d.mu.Unlock()
-		go func() { failed <- srv.Serve(limit(s, maxConnections)) }()
+		go func() { failed <- srv.Serve(limit(s, maxConnections, s.Admin, d.share, d.log)) }()
 	}
 	err := <-failed
 	if errors.Is(err, http.ErrServerClosed) || d.stopping.Load() {

@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,6 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandboxd/daemon/api"
+	"sandboxd/policy"
 )
 
 // A Socket is one listener of the API.
@@ -97,34 +102,86 @@ func (s *Socket) Close() error {
 	return err
 }
 
-// maxConnections is how many connections one socket serves at once; more wait
-// in the kernel's queue.
-const maxConnections = 1024
+const (
+	// maxConnections is how many connections one socket serves at once; more
+	// wait in the kernel's queue.
+	maxConnections = 1024
+	// maxOfUser is how many of them one user may have: never all.
+	maxOfUser = 768
+	// maxOfStranger is that for a user whom policy does not name.
+	maxOfStranger = 16
+)
 
-// limited accepts at most maxConnections at once.
+// limited accepts at most so many connections at once, of all users and of each.
 type limited struct {
 	net.Listener
+	admin bool
+	share func(policy.Caller) int // how many the caller's user may have
+	log   *slog.Logger
 	slots chan struct{}
 	done  chan struct{}
 	once  sync.Once
+
+	mu    sync.Mutex
+	users map[uint32]int // guarded by mu: connections
 }
 
-func limit(l net.Listener, n int) *limited {
-	return &limited{Listener: l, slots: make(chan struct{}, n), done: make(chan struct{})}
+func limit(l net.Listener, n int, admin bool, share func(policy.Caller) int, log *slog.Logger) *limited {
+	return &limited{Listener: l, admin: admin, share: share, log: log, users: map[uint32]int{}, slots: make(chan struct{}, n), done: make(chan struct{})}
 }
 
 func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.done:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
+	for {
+		select {
+		case l.slots <- struct{}{}:
+		case <-l.done:
+			return nil, net.ErrClosed
+		}
+		c, err := l.Listener.Accept()
+		if err != nil {
+			<-l.slots
+			return nil, err
+		}
+		p, err := identify(c, l.admin)
+		if err == nil && l.enter(p.caller) {
+			return &slotConn{Conn: c, peer: p, free: sync.OnceFunc(func() { l.leave(p.caller.UID); <-l.slots })}, nil
+		}
+		if err != nil {
+			l.log.Warn("a connection without an identity", "error", err)
+		} else {
+			turnAway(c)
+		}
+		c.Close()
 		<-l.slots
-		return nil, err
 	}
-	return &slotConn{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+func (l *limited) enter(c policy.Caller) bool {
+	most := l.share(c)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.users[c.UID] >= most {
+		return false
+	}
+	l.users[c.UID]++
+	return true
+}
+
+func (l *limited) leave(uid uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.users[uid]--; l.users[uid] == 0 {
+		delete(l.users, uid)
+	}
+}
+
+// turnAway answers a connection that is one too many, if that takes no time.
+func turnAway(c net.Conn) {
+	body, err := json.Marshal(api.ErrorBody{Error: &api.Error{Code: api.CodeBusy, Message: "this user has as many connections as one user may have", Retryable: true}})
+	if err != nil || c.SetWriteDeadline(time.Now().Add(10*time.Millisecond)) != nil {
+		return
+	}
+	fmt.Fprintf(c, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
 func (l *limited) Close() error {
@@ -134,6 +191,7 @@ func (l *limited) Close() error {
 
 type slotConn struct {
 	net.Conn
+	peer *peer
 	free func()
 }
 
@@ -144,21 +202,21 @@ func (c *slotConn) Close() error {
 }
 
 // connContext puts the peer into the context of a connection's requests.
-func (d *Daemon) connContext(admin bool) func(context.Context, net.Conn) context.Context {
-	return func(ctx context.Context, c net.Conn) context.Context {
-		s, ok := c.(*slotConn)
-		if !ok {
-			return ctx
-		}
-		p, err := identify(s.Conn, admin)
-		if err != nil {
-			// Without a peer every request is refused; see server.go.
-			d.log.Warn("a connection without an identity", "error", err)
-			return ctx
-		}
-		d.peers.Store(c, p)
-		return context.WithValue(ctx, peerKey{}, p)
+func (d *Daemon) connContext(ctx context.Context, c net.Conn) context.Context {
+	s, ok := c.(*slotConn)
+	if !ok {
+		return ctx // without a peer every request is refused; see server.go
 	}
+	d.peers.Store(c, s.peer)
+	return context.WithValue(ctx, peerKey{}, s.peer)
+}
+
+// share is how many connections a caller's user may have.
+func (d *Daemon) share(c policy.Caller) int {
+	if d.policy.MayConnect(c) {
+		return maxOfUser
+	}
+	return maxOfStranger
 }
 
 const (

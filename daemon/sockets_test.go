@@ -1,12 +1,17 @@
 package daemon
 
 import (
+	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"sandboxd/policy"
 )
 
 func TestSocketIsMadeSafely(t *testing.T) {
@@ -135,5 +140,48 @@ func TestConnectionEndCallsOnce(t *testing.T) {
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"a", "late"}) {
 		t.Errorf("called %v", got)
+	}
+}
+
+// TestOneUserDoesNotTakeAllConnections: whoever may connect could otherwise
+// keep everybody else out, without any right.
+func TestOneUserDoesNotTakeAllConnections(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	s, err := ListenUnix(path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := limit(s, 8, false, func(policy.Caller) int { return 2 }, slog.New(slog.DiscardHandler))
+	defer l.Close()
+	accepted := make(chan net.Conn, 8)
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			accepted <- c
+		}
+	}()
+	dial := func() net.Conn {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	dial()
+	dial()
+	first := <-accepted
+	<-accepted
+	answer, err := io.ReadAll(dial())
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 429 ") || !strings.Contains(string(answer), `"busy"`) {
+		t.Errorf("the third is answered %q, %v", answer, err)
+	}
+	first.Close()
+	first.Close() // the second time gives nothing back
+	dial()
+	if c := (<-accepted).(*slotConn); c.peer == nil || int(c.peer.caller.UID) != os.Getuid() {
+		t.Errorf("the peer is %v", c.peer)
+	}
+	if answer, err := io.ReadAll(dial()); err != nil || len(answer) == 0 {
+		t.Errorf("one more is answered %q, %v", answer, err)
 	}
 }
