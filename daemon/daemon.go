@@ -117,6 +117,7 @@ type Daemon struct {
 	tenants *tenantTable
 	egress  *egressUse
 	metrics *metrics
+	bodies  *budget
 	peers   sync.Map // net.Conn → *peer
 	roots   []byte   // the host's certificates, PEM
 
@@ -134,7 +135,7 @@ type Daemon struct {
 // cannot be. A part that this host cannot offer does not keep the others from
 // starting: its requests are answered "unsupported".
 func New(ctx context.Context, cfg Config) (*Daemon, error) {
-	d := &Daemon{cfg: cfg, log: cfg.Log, policy: cfg.Policy, started: time.Now(), missing: map[string]error{}, runs: newRegistry(), warnings: cfg.Warnings}
+	d := &Daemon{cfg: cfg, log: cfg.Log, policy: cfg.Policy, started: time.Now(), missing: map[string]error{}, runs: newRegistry(), bodies: newBudget(), warnings: cfg.Warnings}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}

@@ -123,6 +123,10 @@ func (h *host) redirect(req *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
 		return badCall("more than %d redirects", maxRedirects)
 	}
+	if last := via[len(via)-1]; !strings.EqualFold(last.URL.Host, req.URL.Host) {
+		// Path and query are for the host that they were sent to.
+		req.Header.Del("Referer")
+	}
 	return h.permit(req)
 }
 

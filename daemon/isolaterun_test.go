@@ -341,3 +341,24 @@ func TestToolsOfTheCaller(t *testing.T) {
 		t.Errorf("events are %q, want %q", events, want)
 	}
 }
+
+// TestRedirectKeepsTheAddress: where code was before is not the next host's
+// business.
+func TestRedirectKeepsTheAddress(t *testing.T) {
+	p := &plan{request: &api.RunRequest{Outbound: &api.Outbound{Allow: []string{"a.test", "b.test"}}}, limits: policy.Limits{Requests: 9}}
+	h := &host{run: &run{}, plan: p}
+	for target, want := range map[string]string{"https://b.test/x": "", "https://a.test:8443/x": "", "https://a.test/x": "https://a.test/?key=1"} {
+		before, err := http.NewRequest("GET", "https://a.test/?key=1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, err := http.NewRequest("GET", target, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next.Header.Set("Referer", before.URL.String())
+		if err := h.redirect(next, []*http.Request{before}); err != nil || next.Header.Get("Referer") != want {
+			t.Errorf("%s: Referer %q, %v; want %q", target, next.Header.Get("Referer"), err, want)
+		}
+	}
+}

@@ -53,7 +53,9 @@ func (d *Daemon) handleRun(q *request) error {
 	}
 	p, err := d.planRun(q.tenant, &req, modules, main)
 	if err == nil {
+		r.mu.Lock()
 		r.record.Environment = p.environment
+		r.mu.Unlock()
 		_, err = d.record(ctx, audit.Record{Kind: audit.KindRun, Tenant: r.tenant, RunID: r.id, Caller: r.caller,
 			Fields: map[string]any{"phase": "start", "environment": p.environment, "language": req.Language, "code_sha256": r.codeSHA}})
 	}

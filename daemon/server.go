@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -23,6 +24,8 @@ type request struct {
 	peer   *peer
 	route  api.Route
 	tenant string
+	bodies *budget
+	body   *countedBody // once it is read into memory
 }
 
 func (q *request) ctx() context.Context     { return q.http.Context() }
@@ -37,6 +40,7 @@ func (q *request) decode(v any) error {
 	if err := q.readDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
+	q.keepBody()
 	if err := api.DecodeRequest(q.http, v); err != nil {
 		return err
 	}
@@ -102,7 +106,24 @@ func (d *Daemon) routes() http.Handler {
 		mux.HandleFunc(route.Method+" "+route.Pattern, func(w http.ResponseWriter, r *http.Request) { d.serve(w, r, route, h) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { d.writeError(w, r, "", noRoute(mux, r, w)) })
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := checkPath(r.URL.EscapedPath()); err != nil {
+			d.writeError(w, r, "", err)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// checkPath refuses what the mux would redirect from: a client that follows
+// would do at one place, or for one tenant, what was meant for another.
+func checkPath(p string) error {
+	if clean := path.Clean("/" + p); p == clean || p == clean+"/" {
+		return nil
+	}
+	e := api.Invalid("path", "holds an empty, \".\" or \"..\" segment")
+	e.Hint = "write a slash or a dot that belongs to a name as %2F or %2E"
+	return e
 }
 
 // noRoute tells a wrong method from a wrong path.
@@ -131,7 +152,8 @@ func (d *Daemon) serve(w http.ResponseWriter, r *http.Request, route api.Route, 
 			d.writeError(w, r, route.Name, errors.New("panic"))
 		}
 	}()
-	q := &request{http: r, w: w, peer: peerOf(r.Context()), route: route}
+	q := &request{http: r, w: w, peer: peerOf(r.Context()), route: route, bodies: d.bodies}
+	defer q.releaseBody()
 	if err := d.admit(q); err != nil {
 		d.writeError(w, r, route.Name, err)
 		return

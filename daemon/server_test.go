@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
 	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -68,5 +70,36 @@ func TestCloseBesideServe(t *testing.T) {
 	}
 	if err := d.Close(context.Background()); err != nil {
 		t.Errorf("the second time: %v", err)
+	}
+}
+
+// TestNoPathLeadsToAnother: what follows a tenant's name may come from that
+// tenant's user; it must not make the request one for somebody else.
+func TestNoPathLeadsToAnother(t *testing.T) {
+	d := &Daemon{log: slog.New(slog.DiscardHandler)}
+	d.tenants, d.runs = newTenantTable(d), newRegistry()
+	d.metrics = newMetrics(d)
+	h := d.routes()
+	for path, want := range map[string]int{
+		"/v1/tenants/a/jail/files/../../../b/jail": 400,
+		"/v1/tenants/a/jail/files//etc":            400,
+		"/v1/tenants/a/jail/files/./etc":           400,
+		"/v1/tenants/a/..":                         400,
+		"//v1/jails":                               400,
+		"/v1/tenants/a/jail/files/%2e%2e/x":        403, // the handler's own matter
+		"/v1/tenants/a/jail/files/":                403,
+		"/v1/tenants/a/kv/x%2F%2Fy":                403,
+		"/":                                        404,
+	} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("GET", "http://sandboxd/", nil)
+		var err error
+		if r.URL, err = url.Parse("http://sandboxd" + path); err != nil {
+			t.Fatal(err)
+		}
+		h.ServeHTTP(w, r)
+		if w.Code != want || w.Header().Get("Location") != "" || !strings.Contains(w.Body.String(), `"error"`) {
+			t.Errorf("%s: %d %q %s, want %d", path, w.Code, w.Header().Get("Location"), w.Body, want)
+		}
 	}
 }

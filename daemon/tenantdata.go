@@ -59,6 +59,7 @@ func (d *Daemon) handleKVPut(q *request) error {
 	if err := d.granted(q.tenant); err != nil {
 		return err
 	}
+	q.keepBody()
 	value, err := io.ReadAll(io.LimitReader(&patientReader{q}, maxValue+1))
 	if err != nil {
 		return err

@@ -29,6 +29,10 @@ const (
 // *Error.
 func DecodeRequest(r *http.Request, v any) error {
 	body, err := io.ReadAll(io.LimitReader(r.Body, MaxBody+1))
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
 	if err != nil {
 		return &Error{Code: CodeInvalidRequest, Message: "the body could not be read: " + err.Error(), Retryable: true}
 	}
