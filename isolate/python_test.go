@@ -407,3 +407,15 @@ def main(input, env):
 		}
 	}
 }
+
+func TestPythonLeastMemory(t *testing.T) {
+	p := newPool(t)
+	r := python("def main(input, env):\n    return len(bytearray(4 << 20))")
+	r.Limits.Memory = MinPythonMemory
+	check(t, run1(t, p, r, nil), &fakeHost{}, want{value: "4194304"})
+	r.Limits.Memory--
+	var bad *RequestError
+	if _, err := p.Run(context.Background(), r, &fakeHost{}); !asError(err, &bad) || bad.Field != "limits.memory" {
+		t.Errorf("less than the least: %v", err)
+	}
+}

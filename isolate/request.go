@@ -22,7 +22,7 @@ const (
 	MinMemory = 4 << 20
 	MaxMemory = 1 << 30
 	// MinPythonMemory is the least for Python, whose image is larger.
-	MinPythonMemory = 40 << 20
+	MinPythonMemory = 32 << 20
 	// MaxArgs is the largest JSON of one host call's arguments, MaxAnswer of
 	// its answer.
 	MaxArgs   = 8 << 20
