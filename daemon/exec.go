@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -134,6 +135,9 @@ func (d *Daemon) startExec(ctx context.Context, j *tenantJail, e *execution, spe
 	}
 	if old != nil {
 		<-old.ready
+		if old.failed == nil && !slices.Equal(old.argv, e.argv) {
+			return nil, &api.Error{Code: api.CodeConflict, Field: "exec_id", Message: fmt.Sprintf("command %.130q exists and is another one", e.id), Hint: "use a new exec_id for another command"}
+		}
 		return old, old.failed
 	}
 	begun := d.begin()

@@ -35,11 +35,10 @@ func (d *Daemon) handlers() map[string]handler {
 
 // mayRun finds a run that the caller may see.
 func (d *Daemon) mayRun(q *request) (*run, error) {
-	r, err := d.runs.get(q.path("run"))
-	if err != nil {
-		return nil, err
-	}
-	return r, d.mayAct(q.caller(), r.tenant)
+	only := q.query("tenant")
+	return d.runs.get(q.path("run"), func(tenant string) bool {
+		return (only == "" || only == tenant) && d.policy.MayAct(q.caller(), tenant)
+	})
 }
 
 func (d *Daemon) handleRunGet(q *request) error {

@@ -259,8 +259,17 @@ func TestRunIDRunsOnce(t *testing.T) {
 	}
 	_, err := d.api.Run(ctx, "t-a", &api.RunRequest{Language: "js", Code: "export default () => 2", RunID: "mine"})
 	wantError(t, err, api.CodeConflict, "run_id")
-	_, err = d.api.Run(ctx, "t-b", req)
+	other := *req
+	other.Input = json.RawMessage(`1`)
+	_, err = d.api.Run(ctx, "t-a", &other)
 	wantError(t, err, api.CodeConflict, "run_id")
+	// An id is its tenant's own.
+	r, err := d.api.Run(ctx, "t-b", req)
+	if err != nil || string(r.Result) == results[0] {
+		t.Errorf("another tenant's run with the same id: %s, %v", r.Result, err)
+	}
+	_, err = d.api.GetRun(ctx, "mine")
+	wantError(t, err, api.CodeConflict, "tenant")
 }
 
 func TestDroppedConnectionEndsTheRun(t *testing.T) {

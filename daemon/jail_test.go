@@ -115,6 +115,21 @@ func TestExec(t *testing.T) {
 	})
 }
 
+func TestExecIDRunsOnce(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	first, err := d.api.Exec(ctx, "t-a", &api.ExecRequest{Command: "echo $$", ExecID: "mine"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := d.api.Exec(ctx, "t-a", &api.ExecRequest{Command: "echo $$", ExecID: "mine"})
+	if err != nil || again.Pid != first.Pid || again.Stdout != first.Stdout {
+		t.Errorf("the same again: %+v, %v", again, err)
+	}
+	_, err = d.api.Exec(ctx, "t-a", &api.ExecRequest{Command: "echo other", ExecID: "mine"})
+	wantError(t, err, api.CodeConflict, "exec_id")
+}
+
 func TestStdinSignalsAndWaiting(t *testing.T) {
 	d := startDaemon(t)
 	ctx := within(t)

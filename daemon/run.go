@@ -74,11 +74,14 @@ func (d *Daemon) handleRun(q *request) error {
 }
 
 func (d *Daemon) newRun(q *request, req *api.RunRequest, modules map[string]string) *run {
-	id := req.RunID
+	id, hash := req.RunID, ""
 	if id == "" {
 		id = newID("run-")
+	} else if text, err := json.Marshal(req); err == nil {
+		sum := sha256.Sum256(text)
+		hash = hex.EncodeToString(sum[:])
 	}
-	r := &run{id: id, tenant: q.tenant, caller: q.caller(), done: make(chan struct{}), codeSHA: codeHash(req, modules), cancel: func(error) {}}
+	r := &run{id: id, request: hash, tenant: q.tenant, caller: q.caller(), done: make(chan struct{}), codeSHA: codeHash(req, modules), cancel: func(error) {}}
 	r.record = api.Run{RunID: id, Tenant: q.tenant, Language: req.Language, Status: api.StatusRunning, Phase: "not_started",
 		CodeSHA256: r.codeSHA, Started: time.Now().UTC()}
 	return r
@@ -86,8 +89,8 @@ func (d *Daemon) newRun(q *request, req *api.RunRequest, modules map[string]stri
 
 // joinRun follows or returns the run that has the id already.
 func (d *Daemon) joinRun(q *request, r, old *run) error {
-	if old.tenant != r.tenant || old.codeSHA != r.codeSHA {
-		return &api.Error{Code: api.CodeConflict, Field: "run_id", Message: fmt.Sprintf("run %.130q exists and is another one", r.id), Hint: "use a new run_id for other code"}
+	if old.request != r.request {
+		return &api.Error{Code: api.CodeConflict, Field: "run_id", Message: fmt.Sprintf("run %.130q exists and was asked for with other code, input or options", r.id), Hint: "use a new run_id"}
 	}
 	old.mu.Lock()
 	trimmed := old.trimmed

@@ -29,6 +29,7 @@ const (
 type run struct {
 	id, tenant string
 	codeSHA    string
+	request    string // hash of all that was asked for, when the caller gave the id
 	caller     policy.Caller
 	events     eventLog
 	cancel     context.CancelCauseFunc
@@ -108,20 +109,27 @@ func (r *run) called(c api.CallRecord) {
 	}
 }
 
+// A runKey names a run: an id that a caller chose is its tenant's own, so that
+// no tenant can take the ids of another or learn of them.
+type runKey struct{ tenant, id string }
+
+func (r *run) key() runKey { return runKey{r.tenant, r.id} }
+
 // A registry holds the runs under way and the last that ended.
 type registry struct {
 	mu     sync.Mutex
-	runs   map[string]*run          // guarded by mu
-	order  *list.List               // guarded by mu: ids, newest at the front
-	places map[string]*list.Element // guarded by mu
-	events *list.List               // guarded by mu: ended runs with events, newest at the front
-	bytes  int64                    // guarded by mu: of those events
-	total  uint64                   // guarded by mu
-	active int                      // guarded by mu
+	runs   map[runKey]*run        // guarded by mu
+	byID   map[string][]*run      // guarded by mu: of all tenants
+	order  *list.List             // guarded by mu: *run, newest at the front
+	places map[*run]*list.Element // guarded by mu
+	events *list.List             // guarded by mu: ended runs with events, newest at the front
+	bytes  int64                  // guarded by mu: of those events
+	total  uint64                 // guarded by mu
+	active int                    // guarded by mu
 }
 
 func newRegistry() *registry {
-	return &registry{runs: map[string]*run{}, order: list.New(), places: map[string]*list.Element{}, events: list.New()}
+	return &registry{runs: map[runKey]*run{}, byID: map[string][]*run{}, order: list.New(), places: map[*run]*list.Element{}, events: list.New()}
 }
 
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
@@ -147,11 +155,12 @@ func newID(prefix string) string {
 func (g *registry) add(r *run) (existing *run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if old, ok := g.runs[r.id]; ok {
+	if old, ok := g.runs[r.key()]; ok {
 		return old
 	}
-	g.runs[r.id] = r
-	g.places[r.id] = g.order.PushFront(r.id)
+	g.runs[r.key()] = r
+	g.byID[r.id] = append(g.byID[r.id], r)
+	g.places[r] = g.order.PushFront(r)
 	g.total++
 	g.active++
 	return nil
@@ -170,7 +179,7 @@ func (g *registry) finished(r *run) {
 	}
 	for e := g.order.Back(); e != nil && len(g.runs) > keepRuns; {
 		prev := e.Prev()
-		if old := g.runs[e.Value.(string)]; old.ended() && old != r {
+		if old := e.Value.(*run); old.ended() && old != r {
 			g.remove(old)
 		}
 		e = prev
@@ -185,9 +194,14 @@ func (g *registry) giveUp(e *list.Element) {
 }
 
 func (g *registry) remove(r *run) {
-	delete(g.runs, r.id)
-	g.order.Remove(g.places[r.id])
-	delete(g.places, r.id)
+	delete(g.runs, r.key())
+	if same := slices.DeleteFunc(g.byID[r.id], func(o *run) bool { return o == r }); len(same) > 0 {
+		g.byID[r.id] = same
+	} else {
+		delete(g.byID, r.id)
+	}
+	g.order.Remove(g.places[r])
+	delete(g.places, r)
 	for e := g.events.Back(); e != nil; e = e.Prev() {
 		if e.Value.(*run) == r {
 			g.giveUp(e)
@@ -200,17 +214,27 @@ func (g *registry) remove(r *run) {
 func (g *registry) forget(r *run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.runs[r.id] == r {
+	if g.runs[r.key()] == r {
 		g.remove(r)
 	}
 }
 
-// get finds a run.
-func (g *registry) get(id string) (*run, error) {
+// get finds a run of the tenants that may be seen. Others are as if they were
+// not there.
+func (g *registry) get(id string, visible func(tenant string) bool) (*run, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if r, ok := g.runs[id]; ok {
-		return r, nil
+	var found []*run
+	for _, r := range g.byID[id] {
+		if visible(r.tenant) {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	if len(found) > 1 {
+		return nil, &api.Error{Code: api.CodeConflict, Field: "tenant", Message: fmt.Sprintf("%d tenants have a run %.130q", len(found), id), Hint: "say whose with ?tenant="}
 	}
 	return nil, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("there is no run %.130q, or its record is no longer kept", id), Hint: "the audit log keeps every run"}
 }
@@ -221,7 +245,7 @@ func (g *registry) list(limit int, match func(*run) bool) []*run {
 	defer g.mu.Unlock()
 	var out []*run
 	for e := g.order.Front(); e != nil && len(out) < limit; e = e.Next() {
-		if r := g.runs[e.Value.(string)]; match(r) {
+		if r := e.Value.(*run); match(r) {
 			out = append(out, r)
 		}
 	}

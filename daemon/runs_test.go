@@ -146,6 +146,40 @@ func TestRegistryRunsAnIDOnce(t *testing.T) {
 	}
 }
 
+// TestRunsOfOthersAreNotThere: neither their ids nor their tenants' names may be
+// told by how a request for them is refused.
+func TestRunsOfOthersAreNotThere(t *testing.T) {
+	g := newRegistry()
+	mine, theirs := testRun("a"), testRun("a")
+	theirs.tenant = "u"
+	if g.add(mine) != nil || g.add(theirs) != nil {
+		t.Fatal("one tenant's id was taken by another's")
+	}
+	only := func(name string) func(string) bool { return func(tenant string) bool { return tenant == name } }
+	for name, want := range map[string]*run{"t": mine, "u": theirs} {
+		if r, err := g.get("a", only(name)); err != nil || r != want {
+			t.Errorf("%s sees %v, %v", name, r, err)
+		}
+	}
+	_, hidden := g.get("a", only("v"))
+	_, none := g.get("b", only("v"))
+	var h, n *api.Error
+	if !errors.As(hidden, &h) || !errors.As(none, &n) || strings.ReplaceAll(h.Error(), `"a"`, `"b"`) != n.Error() || h.Code != api.CodeNotFound {
+		t.Errorf("hidden: %v; not there: %v", hidden, none)
+	}
+	if _, err := g.get("a", func(string) bool { return true }); !errors.As(err, &h) || h.Code != api.CodeConflict {
+		t.Errorf("whose run is meant is not known, and: %v", err)
+	}
+	g.forget(mine)
+	if r, err := g.get("a", func(string) bool { return true }); err != nil || r != theirs {
+		t.Errorf("after the other is gone: %v, %v", r, err)
+	}
+	g.forget(theirs)
+	if len(g.byID)+len(g.runs)+len(g.places)+g.order.Len() != 0 {
+		t.Error("the registry remembers what it has forgotten")
+	}
+}
+
 func TestRegistryIsBounded(t *testing.T) {
 	g := newRegistry()
 	long := testRun("running")
@@ -164,13 +198,13 @@ func TestRegistryIsBounded(t *testing.T) {
 	if g.bytes > keepEvents {
 		t.Errorf("%d bytes of events are kept", g.bytes)
 	}
-	if _, err := g.get("running"); err != nil {
+	if _, err := g.get("running", func(string) bool { return true }); err != nil {
 		t.Errorf("a run under way was dropped: %v", err)
 	}
-	if _, err := g.get("r0"); err == nil {
+	if _, err := g.get("r0", func(string) bool { return true }); err == nil {
 		t.Error("the oldest run is still kept")
 	}
-	newest, err := g.get(fmt.Sprint("r", keepRuns+99))
+	newest, err := g.get(fmt.Sprint("r", keepRuns+99), func(string) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +213,7 @@ func TestRegistryIsBounded(t *testing.T) {
 			t.Errorf("the newest run's events: %v", err)
 		}
 	}
-	old, err := g.get(fmt.Sprint("r", 200))
+	old, err := g.get(fmt.Sprint("r", 200), func(string) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,6 +39,9 @@ const (
 	octets      = "application/octet-stream"
 )
 
+// ofTenant tells runs apart to which several tenants' callers gave the same id.
+var ofTenant = []Query{{"tenant", "string", "Whose run, where several tenants have one with this id."}}
+
 var eventsQuery = []Query{
 	{"after", "integer", "Only events with a higher seq."},
 	{"follow", "boolean", "Go on until the end."},
@@ -53,12 +56,12 @@ var Routes = []Route{
 	{Name: "runs", Method: "GET", Pattern: "/v1/runs", Summary: "Records of runs, newest first.", Response: typeOf[RunList](),
 		Query: []Query{{"tenant", "string", "Only this tenant's."}, {"since", "time", "Only those started since."},
 			{"status", "string", "Only those with this status."}, {"limit", "integer", "At most so many; 100 by default, 1000 at most."}}},
-	{Name: "run-get", Method: "GET", Pattern: "/v1/runs/{run}", Summary: "One run's record.", Response: typeOf[Run]()},
+	{Name: "run-get", Method: "GET", Pattern: "/v1/runs/{run}", Summary: "One run's record.", Response: typeOf[Run](), Query: ofTenant},
 	{Name: "run-events", Method: "GET", Pattern: "/v1/runs/{run}/events", Summary: "A run's events; 410 when they are no longer kept.",
-		Stream: true, Query: eventsQuery},
-	{Name: "run-cancel", Method: "DELETE", Pattern: "/v1/runs/{run}", Summary: "End a run.", Response: typeOf[Run]()},
+		Stream: true, Query: append(ofTenant, eventsQuery...)},
+	{Name: "run-cancel", Method: "DELETE", Pattern: "/v1/runs/{run}", Summary: "End a run.", Response: typeOf[Run](), Query: ofTenant},
 	{Name: "run-call", Method: "POST", Pattern: "/v1/runs/{run}/calls/{call}", Summary: "Answer a call of the caller's own tool.",
-		Request: typeOf[ToolAnswer](), Status: 204},
+		Request: typeOf[ToolAnswer](), Status: 204, Query: ofTenant},
 
 	{Name: "jails", Method: "GET", Pattern: "/v1/jails", Summary: "Jails of the tenants that the caller may act for.", Response: typeOf[JailList]()},
 	{Name: "jail-create", Method: "PUT", Pattern: jailPath, Tenant: true, Summary: "Create the jail or return the one there is.",
