@@ -419,3 +419,33 @@ func TestPythonLeastMemory(t *testing.T) {
 		t.Errorf("less than the least: %v", err)
 	}
 }
+
+// TestPythonKilledWhere: a limit's error says where the code was.
+func TestPythonKilledWhere(t *testing.T) {
+	p := newPool(t)
+	for name, c := range map[string]struct {
+		src          string
+		line, column int
+		stack        string
+	}{
+		"loop":       {"x = 1\nwhile True:\n    x = x + 1 if x < 10 else 1\n", 0, 0, "in <module>"},
+		"in C":       {"def f(n):\n    return n * [10 ** 10 ** 8]\n\ndef main(input, env):\n    a = 1\n    return f(1)", 2, 17, "line 6, in main\n    return f(1)\n  File \"main.py\", line 2, in f\n    return n * [10 ** 10 ** 8]"},
+		"in library": {"import re\ndef main(input, env):\n\n    return re.match(r'(a+)+$', 'a' * 60 + 'b')", 4, 12, "in main"},
+		"method":     {"class A:\n    def go(self):\n        while True: pass\ndef main(input, env):\n    A().go()", 3, 0, "in A.go"},
+		"memory":     {"def main(input, env):\n    x = []\n    while True:\n        x.append(bytearray(1 << 20))", 4, 18, "in main"},
+		"sleep":      {"import time\ndef main(input, env):\n    time.sleep(\n        100)", 3, 5, "in main"},
+		"recursion":  {"def f(n):\n    return f(n - 1) + f(n - 1) if n else 1\ndef main(i):\n    return f(60)", 2, 0, "frames before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := python(c.src)
+			r.Limits.CPU, r.Limits.Wall = 150*time.Millisecond, 3*time.Second
+			if name == "memory" {
+				r.Limits.CPU = 2 * time.Second
+			}
+			e := run1(t, p, r, nil).Error
+			if e == nil || e.Kind != KindLimit || e.File != "main.py" || c.line != 0 && e.Line != c.line || c.column != 0 && e.Column != c.column || !strings.Contains(e.Stack, c.stack) {
+				t.Errorf("%+v at %v:%v:%v\n%s", e, e.File, e.Line, e.Column, e.Stack)
+			}
+		})
+	}
+}

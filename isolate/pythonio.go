@@ -36,9 +36,15 @@ func (r *pythonRun) Write(fd int, b []byte) error {
 	if len(s.buf) == 0 {
 		s.since = time.Now()
 	}
-	s.buf = append(s.buf, b...)
-	if len(s.buf) >= streamChunk {
-		return r.send(s, false)
+	for len(b) > 0 {
+		n := min(len(b), streamChunk)
+		s.buf = append(s.buf, b[:n]...)
+		b = b[n:]
+		if len(s.buf) >= streamChunk {
+			if err := r.send(s, false); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -57,7 +57,35 @@ func (r *pythonRun) result(err error) *Result {
 		}
 	}
 	res.Error = e
+	if e.Kind == KindLimit && e.File == "" && r.phase != PhaseNotStarted {
+		r.locate(e)
+	}
 	return res
+}
+
+// maxLocated is how many frames a limit's error shows, innermost ones.
+const maxLocated = 12
+
+// locate says what the code was at when a limit ended it.
+func (r *pythonRun) locate(e *Error) {
+	frames, before := r.vm.Where(func(file string) bool { _, own := r.req.Modules[file]; return own }, maxLocated)
+	if len(frames) == 0 {
+		return
+	}
+	var b strings.Builder
+	last := frames[len(frames)-1]
+	e.File, e.Line, e.Column = last.File, last.Line, last.Column
+	if before > 0 {
+		fmt.Fprintf(&b, "  [%d frames before]\n", before)
+	}
+	for _, f := range frames {
+		fmt.Fprintf(&b, "  File %q, line %d, in %s\n", f.File, f.Line, f.Function)
+		lines := strings.SplitN(r.req.Modules[f.File], "\n", f.Line+1)
+		if f.Line > 0 && f.Line <= len(lines) {
+			fmt.Fprintf(&b, "    %s\n", cut(strings.TrimSpace(lines[f.Line-1]), 200))
+		}
+	}
+	e.Stack = cut("The code was here when it was ended (most recent call last):\n"+strings.ToValidUTF8(b.String(), "\uFFFD"), maxStackText)
 }
 
 // failure is the *Error of a run, nil if it has a result.

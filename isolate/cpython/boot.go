@@ -43,6 +43,9 @@ type State struct {
 	// Dispatch, Tuple and Call are the addresses of the dispatch function and
 	// of an empty tuple, and the table index of the function type's tp_call.
 	Dispatch, Tuple, Call uint32
+	// Thread is where the thread state points to the frame under way; 0 if that
+	// is not known.
+	Thread uint32
 	// Globals are the exported mutable globals, Fuel the one that is counted
 	// down; empty: none is.
 	Globals []Global
@@ -199,6 +202,7 @@ type bootHooks struct {
 	output []byte
 	ready  bool
 	stack  uint32
+	frame  uint32
 	memory []byte
 }
 
@@ -208,11 +212,12 @@ var errImage = errors.New("the image was taken")
 // Message implements Hooks: the script has done its part and says where things
 // are. The next thing that it does is to ask for the time.
 func (h *bootHooks) Message(b []byte) ([]byte, error) {
-	var at struct{ Dispatch, Tuple, Stack, StackSize uint32 }
+	var at struct{ Dispatch, Tuple, Stack, StackSize, Frame uint32 }
 	if err := json.Unmarshal(b, &at); err != nil {
 		return nil, fmt.Errorf("cpython: boot says %q: %w", b, err)
 	}
 	h.vm.eng.state.Dispatch, h.vm.eng.state.Tuple, h.ready = at.Dispatch, at.Tuple, true
+	h.frame = at.Frame
 	h.stack = (at.Stack + at.StackSize) &^ (stackAlign - 1)
 	return nil, nil
 }
@@ -243,6 +248,7 @@ func (h *bootHooks) take() error {
 	// script made, and the frames of _start stay where they are.
 	state.Globals[0].Value = uint64(h.stack)
 	h.memory = bytes.Clone(all)
+	state.Thread = findThread(h.memory, h.frame)
 	return nil
 }
 

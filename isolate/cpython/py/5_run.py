@@ -284,5 +284,6 @@ gc.freeze()
 _room = bytearray(8 << 20)
 del _room
 _stack = array.array('b', [0]) * (4 << 20)
-_write(0, json.dumps(dict(zip(('Dispatch', 'Tuple', 'Stack', 'StackSize'), (id(dispatch), id(()), *_stack.buffer_info())))).encode())
+_frame = sys._getframe()
+_write(0, json.dumps(dict(zip(('Dispatch', 'Tuple', 'Frame', 'Stack', 'StackSize'), (id(dispatch), id(()), id(_frame), *_stack.buffer_info())))).encode())
 time.time()
