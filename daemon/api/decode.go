@@ -102,55 +102,12 @@ func (d *decoder) token(path string) (json.Token, error) {
 	if err == nil {
 		return t, nil
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, Invalid(path, "the JSON ends too early")
-	}
-	e := Invalid(path, "not valid JSON: "+err.Error())
-	line, col := position(d.data, d.json.InputOffset())
-	e.Position = &Position{Line: line, Column: col}
-	return nil, e
+	return nil, d.syntax(path, err)
 }
 
 func position(data []byte, offset int64) (line, col int) {
 	before := data[:min(int(offset), len(data))]
 	return bytes.Count(before, []byte{'\n'}) + 1, len(before) - bytes.LastIndexByte(before, '\n')
-}
-
-// raw consumes one value of any kind and returns its text.
-func (d *decoder) raw(path string, depth int) ([]byte, error) {
-	start := d.json.InputOffset()
-	t, err := d.token(path)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.skip(t, path, depth); err != nil {
-		return nil, err
-	}
-	return bytes.TrimLeft(d.data[start:d.json.InputOffset()], " \t\r\n:,"), nil
-}
-
-// skip consumes the rest of the value that starts with t.
-func (d *decoder) skip(t json.Token, path string, depth int) error {
-	switch t {
-	case json.Delim('{'):
-		return d.object(path, depth, func(key, sub string) error {
-			next, err := d.token(sub)
-			if err != nil {
-				return err
-			}
-			return d.skip(next, sub, depth+1)
-		})
-	case json.Delim('['):
-		_, err := d.array(path, depth, func(_ int, sub string) error {
-			next, err := d.token(sub)
-			if err != nil {
-				return err
-			}
-			return d.skip(next, sub, depth+1)
-		})
-		return err
-	}
-	return nil
 }
 
 // object calls field for each member of an object whose '{' has been read.

@@ -214,3 +214,51 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// What is handed on as it is can be the whole body; faults in it are found and
+// named all the same.
+func TestFaultsInsideRawValues(t *testing.T) {
+	deep := strings.Repeat("[", MaxDepth)
+	for input, want := range map[string]string{
+		`{"a":1,"b":{"x":[0,{"k":1,"k":2}]}}`:            "input.b.x[1].k: the key occurs twice",
+		`{"a":1,"\u0061":2}`:                             "input.a: the key occurs twice",
+		`{"a b":[[1],[{"c":{},"d":0,"c":1}]]}`:           `input["a b"][1][0].c: the key occurs twice`,
+		`{"":1,"":2}`:                                    `input[""]: the key occurs twice`,
+		`["k","k",{"k":"k"},{"k":"k,{["},"\\",{"\"":0}]`: "",
+		`{"a":{"a":{"a":1}},"b":{"a":1},"c":["a","a"]}`:  "",
+		` [ 1 , 2 ] `:                                    "",
+		`-0.5e3`:                                         "",
+		`"\\"`:                                           "",
+		`{"a":[1,}`:                                      "input: not valid JSON",
+		`tru`:                                            "input: not valid JSON",
+		deep:                                             "",
+		strings.Repeat("[", 20000) + strings.Repeat("]", 20000): "input: nested deeper than 64 levels",
+	} {
+		if input == deep {
+			input, want = deep+strings.Repeat("]", MaxDepth), "input"+strings.Repeat("[0]", MaxDepth-1)+": nested deeper than 64 levels"
+		}
+		var r RunRequest
+		err := Decode([]byte(`{"language":"js","code":"x","input":`+input+`}`), &r)
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%.60s: %v", input, err)
+		case want == "" && string(r.Input) != strings.TrimSpace(input):
+			t.Errorf("%.60s came as %.60s", input, r.Input)
+		case want != "" && (err == nil || !strings.Contains(fieldAndMessage(err), want)):
+			t.Errorf("%.60s: %v, want %.100s", input, err, want)
+		}
+	}
+	err := Decode([]byte("{\"language\":\"js\",\n\"input\":{\n  \"a\": x}}"), new(RunRequest))
+	var e *Error
+	if !errors.As(err, &e) || e.Position == nil || e.Position.Line != 3 || e.Position.Column != 8 {
+		t.Errorf("the position of x in line 3: %+v", e)
+	}
+}
+
+func fieldAndMessage(err error) string {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	return e.Field + ": " + e.Message
+}

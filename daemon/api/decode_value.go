@@ -78,7 +78,7 @@ func (d *decoder) value(v reflect.Value, path string, depth int, b bounds) error
 		if err != nil {
 			return err
 		}
-		v.SetBytes(append([]byte(nil), raw...))
+		v.SetBytes(raw)
 		return nil
 	}
 	if t.Kind() != reflect.Pointer && (reflect.PointerTo(t).Implements(jsonUn) || reflect.PointerTo(t).Implements(textUn)) {
