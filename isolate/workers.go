@@ -110,6 +110,9 @@ func (p *workerPool) prepare(ctx context.Context) error {
 	python := make(chan error, 1)
 	go func() (err error) {
 		defer func() { python <- err }()
+		start := time.Now()
+		p.log.Info("the Python interpreter is being prepared; without a cache that takes some seconds")
+		defer func() { p.log.Info("the Python interpreter is prepared", "took", time.Since(start), "error", err) }()
 		p.python, err = bootPython(ctx, p.cfg.GuestDir, dir)
 		return err
 	}()

@@ -8,6 +8,7 @@ import (
 	"math"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -59,6 +60,7 @@ type Engine struct {
 
 	mu      sync.Mutex
 	idle    []*VM
+	trimmer *time.Timer // runs while there are idle VMs to trim
 	closed  bool
 	filling bool
 	group   sync.WaitGroup
@@ -69,6 +71,7 @@ type Engine struct {
 type Stats struct {
 	Idle, Live       int
 	Created, Resets  uint64
+	Trims            uint64
 	ImageBytes, Hot  uint64
 	StoredImageBytes uint64
 }
@@ -176,8 +179,45 @@ func (e *Engine) keep(vm *VM) {
 		vm.close()
 		return
 	}
+	vm.idleSince = time.Now()
 	e.idle = append(e.idle, vm)
+	if e.trimmer == nil {
+		e.trimmer = time.AfterFunc(trimAfter, e.trim)
+	}
 	e.mu.Unlock()
+}
+
+// trimAfter is how long a VM may be idle before its memory is given back.
+const trimAfter = 10 * time.Second
+
+// trim gives back what VMs hold that nobody has wanted for a while; the next
+// call in one takes the page faults of a new one.
+func (e *Engine) trim() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.trimmer = nil
+	if e.closed {
+		return
+	}
+	next := time.Duration(0)
+	for _, vm := range e.idle {
+		if vm.idleSince.IsZero() {
+			continue
+		}
+		if left := trimAfter - time.Since(vm.idleSince); left > 0 {
+			if next == 0 || left < next {
+				next = left
+			}
+			continue
+		}
+		if err := vm.mem.Drop(); err == nil {
+			e.stats.Trims++
+		}
+		vm.idleSince = time.Time{} // an error would be the same again
+	}
+	if next > 0 {
+		e.trimmer = time.AfterFunc(next, e.trim)
+	}
 }
 
 // Get gives a clean VM: a kept one or a new one. The caller must Put it back.
@@ -236,6 +276,9 @@ func (e *Engine) Close() error {
 	e.closed = true
 	idle := e.idle
 	e.idle = nil
+	if e.trimmer != nil {
+		e.trimmer.Stop()
+	}
 	e.mu.Unlock()
 	e.group.Wait()
 	for _, vm := range idle {

@@ -173,6 +173,40 @@ def main():
 	e.Put(vm)
 }
 
+func TestTrim(t *testing.T) {
+	e := newEngine(t, func(_ context.Context, vm *VM) error { return vm.Run(&fakeHooks{}, job("def main(): return 1")) })
+	vm, err := e.Get(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := vm.Run(&fakeHooks{}, job("x = list(range(1000))")); err != nil {
+		t.Fatal(err)
+	}
+	e.Put(vm)
+	e.trim()
+	if n := e.Stats().Trims; n != 0 {
+		t.Errorf("%d VMs were trimmed at once", n)
+	}
+	e.mu.Lock()
+	for _, vm := range e.idle {
+		vm.idleSince = vm.idleSince.Add(-2 * trimAfter)
+	}
+	e.mu.Unlock()
+	e.trim()
+	if n := e.Stats().Trims; n != 1 {
+		t.Errorf("%d VMs were trimmed", n)
+	}
+	vm, err = e.Get(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Put(vm)
+	h := &fakeHooks{}
+	if err := vm.Run(h, job("def main(): return 2")); err != nil || h.messages[1] != "D2" {
+		t.Errorf("after it: %v, %q", err, h.messages)
+	}
+}
+
 func TestEnds(t *testing.T) {
 	e := newEngine(t, nil)
 	for name, c := range map[string]struct {

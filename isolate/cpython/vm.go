@@ -59,6 +59,8 @@ type VM struct {
 	granted int64         // fuel given with the last refill
 	cause   error         // why the VM is dead
 	live    bool          // is among the live ones
+	// idleSince is when the engine took the VM back; zero once it was trimmed.
+	idleSince time.Time
 }
 
 // newVM makes a VM over the image.

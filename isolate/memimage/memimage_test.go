@@ -101,6 +101,17 @@ func TestReset(t *testing.T) {
 	}
 }
 
+func TestDrop(t *testing.T) {
+	want := content(8)
+	m := newMemory(t, newImage(t, want), 16*wasmPage)
+	for i := range m.bytes() {
+		m.bytes()[i] = 0xff
+	}
+	if err := m.Drop(); err != nil || !bytes.Equal(m.bytes(), want) {
+		t.Errorf("the memory is not as new: %v", err)
+	}
+}
+
 func TestGrowth(t *testing.T) {
 	img := newImage(t, content(4))
 	m := newMemory(t, img, 16*wasmPage)
