@@ -136,11 +136,11 @@ func (p *workerPool) prepare(ctx context.Context) error {
 func openToRead(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
-			return err
+			return ifThere(err)
 		}
 		info, err := d.Info()
 		if err != nil {
-			return err
+			return ifThere(err)
 		}
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 			return fmt.Errorf("%s belongs to user %d", path, st.Uid)
@@ -149,10 +149,19 @@ func openToRead(dir string) error {
 		case d.IsDir():
 			return os.Chmod(path, 0o755)
 		case d.Type().IsRegular():
-			return os.Chmod(path, 0o644)
+			return ifThere(os.Chmod(path, 0o644))
 		}
 		return fmt.Errorf("%s is neither a file nor a directory", path)
 	})
+}
+
+// ifThere is err, unless it says that a file has gone: another daemon that
+// shares the cache was just writing it.
+func ifThere(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // sealed puts b into a memfd that nobody can change.

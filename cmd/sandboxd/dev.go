@@ -111,6 +111,7 @@ func devConfig(o *options, dir string, log *slog.Logger, out io.Writer) (daemon.
 		return cfg, err
 	}
 	cfg.Mode, cfg.StateDir, cfg.RunDir = daemon.ModeDev, dir, filepath.Join(dir, "run")
+	cfg.CacheDir = devCache()
 	if o.policy != "" {
 		cfg.PolicyName = o.policy
 		cfg.Policy, err = loadPolicy(o.policy)
