@@ -126,6 +126,9 @@ func (c *compiler) signal() {
 // prepare compiles the TypeScript modules of a request.
 func (c *compiler) prepare(ctx context.Context, req *Request) (map[string]*compiled, error) {
 	units := map[string]*compiled{}
+	if req.Language == languagePython {
+		return units, nil // what is not Python in it is data
+	}
 	source := newCode(req, nil)
 	for name, src := range req.Modules {
 		if source.kind(name) != "ts" {

@@ -43,7 +43,11 @@ const namespaces = unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | u
 
 // start starts worker i.
 func (p *workerPool) start(ctx context.Context, i int) (*process, error) {
-	w, err := p.spawn(ctx, i, helloMessage{Python: &p.python.State})
+	var hello helloMessage
+	if p.python != nil {
+		hello.Python = &p.python.State
+	}
+	w, err := p.spawn(ctx, i, hello)
 	if err != nil {
 		return nil, err
 	}
@@ -92,15 +96,19 @@ func (w *process) handshake(ctx context.Context, hello helloMessage) error {
 		return err
 	}
 	f := frame{kind: frameHello, data: b}
-	if err := w.conn.Send(f.encode(nil), w.pool.guest, w.pool.cache, w.pool.python.Module, w.pool.python.Image); err != nil {
+	files := []*os.File{w.pool.guest, w.pool.cache}
+	if python := w.pool.python; python != nil {
+		files = append(files, python.Module, python.Image)
+	}
+	if err := w.conn.Send(f.encode(nil), files...); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { w.conn.Close() })
 	defer stop()
-	payload, files, err := w.conn.Recv()
-	closeAll(files)
+	payload, sent, err := w.conn.Recv()
+	closeAll(sent)
 	if err != nil {
 		return errors.Join(err, ctx.Err())
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -447,5 +449,23 @@ func TestPythonKilledWhere(t *testing.T) {
 				t.Errorf("%+v at %v:%v:%v\n%s", e, e.File, e.Line, e.Column, e.Stack)
 			}
 		})
+	}
+}
+
+// TestWithoutPython: where the guest is missing, the others run.
+func TestWithoutPython(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Link(filepath.Join(guestDir, "quickjs.wasm"), filepath.Join(dir, "quickjs.wasm")); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewWorkers(context.Background(), Config{GuestDir: dir, CacheDir: testCache, Workers: 1, Args: []string{"isolate-worker"}, UIDBase: testUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	check(t, run1(t, p, js("export default () => 1"), nil), &fakeHost{}, want{value: "1"})
+	var bad *RequestError
+	if _, err := p.Run(context.Background(), python("1"), &fakeHost{}); !asError(err, &bad) || bad.Field != "language" {
+		t.Errorf("python: %v", err)
 	}
 }

@@ -146,7 +146,7 @@ type readyMessage struct {
 // guest's binary in a sealed memfd, the cache directory, and the module and the
 // image of the Python snapshot.
 type helloMessage struct {
-	// Python is the rest of the snapshot.
+	// Python is the rest of the snapshot; nil if there is no Python.
 	Python *cpython.State
 	// Compiler: it shall compile TypeScript and run nothing.
 	Compiler bool

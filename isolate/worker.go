@@ -114,7 +114,7 @@ func (w *workerSide) prepare(ctx context.Context) (ready readyMessage, err error
 }
 
 func (w *workerSide) boot(ctx context.Context, hello *helloMessage, files []*os.File) error {
-	if len(files) < 4 || hello.Python == nil {
+	if len(files) < 2 || hello.Python != nil && len(files) < 4 {
 		return errors.New("the daemon passed too few descriptors")
 	}
 	wasm, err := io.ReadAll(io.NewSectionReader(files[0], 0, math.MaxInt64))
@@ -141,6 +141,9 @@ func (w *workerSide) boot(ctx context.Context, hello *helloMessage, files []*os.
 	}
 	if err != nil {
 		return err
+	}
+	if hello.Python == nil {
+		return nil
 	}
 	python := &cpython.Snapshot{Module: files[2], Image: files[3], State: *hello.Python}
 	w.engines.python, err = newPython(ctx, python, cache)

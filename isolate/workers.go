@@ -114,6 +114,10 @@ func (p *workerPool) prepare(ctx context.Context) error {
 		p.log.Info("the Python interpreter is being prepared; without a cache that takes some seconds")
 		defer func() { p.log.Info("the Python interpreter is prepared", "took", time.Since(start), "error", err) }()
 		p.python, err = bootPython(ctx, p.cfg.GuestDir, dir)
+		if missing := new(GuestError); errors.As(err, &missing) && errors.Is(err, os.ErrNotExist) {
+			p.log.Warn("there is no Python in isolates", "error", err)
+			err = nil
+		}
 		return err
 	}()
 	err = quickjs.Compile(ctx, engineOptions(wasm, dir))
@@ -310,6 +314,9 @@ func (p *workerPool) release(w *process) {
 func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
+	}
+	if req.Language == languagePython && p.python == nil {
+		return nil, requestError("language", "is python, whose interpreter is not installed here; `make guests` fetches it")
 	}
 	w, err := p.pick(ctx)
 	if err != nil {
