@@ -139,9 +139,15 @@ func (v view) frames(thread uint32, own func(file string) bool, most int) (frame
 func (v view) position(code, instr uint32) (line, column int) {
 	table := v.word(code + codeLineTable)
 	t := locations{b: v.slice(table+bytesContent, min(v.word(table+sizedLength), maxLineTable))}
-	index := int(instr-(code+codeAdaptive)) / codeUnit
+	index := int(int32(instr-(code+codeAdaptive))) / codeUnit
+	if instr < code+codeAdaptive {
+		index = -1
+	}
 	line = int(int32(v.word(code + codeFirstLine)))
-	for len(t.b) > 0 && index >= 0 {
+	if index < 0 {
+		return line, 0 // it has not begun
+	}
+	for len(t.b) > 0 {
 		n := t.next()
 		line += t.line
 		if index -= n; index < 0 {
