@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,8 +18,13 @@ var cgroupRoots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 // jailControllers are what jails are limited with.
 var jailControllers = []string{"cpu", "memory", "pids", "io"}
 
+// devCgroups is how the groups are named that daemons make for themselves.
+const devCgroups = "sandboxd-dev-"
+
 // ownCgroup makes a fresh cgroup for jails below the v2 root, for a daemon that
-// no service manager gave one. cleanup removes it.
+// no service manager gave one. It is this daemon's as long as it lives: a lock
+// tells others so, not a process id, which means nothing in a container that
+// shares the hierarchy. cleanup removes it.
 func ownCgroup() (dir string, cleanup func() error, err error) {
 	root, err := cgroupRoot()
 	if err != nil {
@@ -28,11 +33,11 @@ func ownCgroup() (dir string, cleanup func() error, err error) {
 	if err := sweepCgroups(root); err != nil {
 		return "", nil, err
 	}
-	dir = filepath.Join(root, fmt.Sprintf("sandboxd-%d", os.Getpid()))
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return "", nil, fmt.Errorf("cgroup: %w", err)
+	dir, held, err := makeCgroup(root)
+	if err != nil {
+		return "", nil, err
 	}
-	cleanup = func() error { return removeCgroup(dir) }
+	cleanup = sync.OnceValue(func() error { return errors.Join(removeCgroup(dir), held.Close()) })
 	for _, d := range []string{root, dir} {
 		if err := enableControllers(d); err != nil {
 			return "", nil, errors.Join(err, cleanup())
@@ -41,26 +46,65 @@ func ownCgroup() (dir string, cleanup func() error, err error) {
 	return dir, cleanup, nil
 }
 
-// sweepCgroups ends and removes what crashed daemons left: the groups that are
-// named after a process that is no more.
+// makeCgroup makes a group and locks it. One that another daemon sweeps before
+// it is locked is given up for the next.
+func makeCgroup(root string) (dir string, held *os.File, err error) {
+	for range 100 {
+		if dir, err = os.MkdirTemp(root, devCgroups); err != nil {
+			return "", nil, fmt.Errorf("cgroup: %w", err)
+		}
+		if held, err = lockCgroup(dir); err == nil {
+			return dir, held, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !gone(err) {
+			return "", nil, errors.Join(err, removeCgroup(dir))
+		}
+	}
+	return "", nil, err
+}
+
+// lockCgroup fails with EWOULDBLOCK if a living daemon holds dir. The lock is
+// on a file in it: the folder itself is for whoever runs jails there.
+func lockCgroup(dir string) (*os.File, error) {
+	f, err := os.Open(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return nil, fmt.Errorf("cgroup: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("cgroup: lock %s: %w", dir, err), f.Close())
+	}
+	return f, nil
+}
+
+// sweepCgroups ends and removes what crashed daemons left: the groups that
+// nobody holds.
 func sweepCgroups(root string) error {
-	left, err := filepath.Glob(filepath.Join(root, "sandboxd-*"))
+	left, err := filepath.Glob(filepath.Join(root, devCgroups+"*"))
 	if err != nil {
 		return fmt.Errorf("cgroup: %w", err)
 	}
 	for _, dir := range left {
-		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), "sandboxd-"))
-		if err != nil || !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-			continue // another program's, or a daemon that lives
+		held, err := lockCgroup(dir)
+		if errors.Is(err, unix.EWOULDBLOCK) || gone(err) {
+			continue // its daemon lives, or somebody else removes it
 		}
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("cgroup: end what a crashed daemon left: %w", err)
-		}
-		if err := removeCgroup(dir); err != nil {
+		if err != nil {
 			return err
+		}
+		err = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+		if err == nil || gone(err) {
+			err = removeCgroup(dir)
+		}
+		if err := errors.Join(err, held.Close()); err != nil {
+			return fmt.Errorf("cgroup: end what a crashed daemon left: %w", err)
 		}
 	}
 	return nil
+}
+
+// gone is true of the errors for a group that was removed meanwhile.
+func gone(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
 func cgroupRoot() (string, error) {

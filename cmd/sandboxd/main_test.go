@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -84,6 +86,49 @@ func TestOwnCgroupIsRemoved(t *testing.T) {
 	}
 	if err := cleanup(); err != nil {
 		t.Errorf("the second time: %v", err)
+	}
+}
+
+func TestOwnCgroupSparesTheLiving(t *testing.T) {
+	root, err := cgroupRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	living, cleanup, err := ownCgroup()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cleanup()
+	crashed, err := os.MkdirTemp(root, devCgroups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := exec.Command("sleep", "600")
+	if err := left.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer left.Process.Kill()
+	if err := os.WriteFile(filepath.Join(crashed, "cgroup.procs"), []byte(strconv.Itoa(left.Process.Pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- left.Wait() }()
+
+	_, another, err := ownCgroup()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := another(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(living); err != nil {
+		t.Errorf("the group of a daemon that lives: %v", err)
+	}
+	if _, err := os.Stat(crashed); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("the group of a daemon that crashed: %v", err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("what a crashed daemon left was not ended")
 	}
 }
 
