@@ -53,8 +53,8 @@ func cgroup2(t *testing.T) string {
 	return ""
 }
 
-func TestSplit(t *testing.T) {
-	dir, err := os.MkdirTemp(cgroup2(t), "sandboxd-split-test-*")
+func TestVacate(t *testing.T) {
+	dir, err := os.MkdirTemp(cgroup2(t), "sandboxd-vacate-test-*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,41 +65,25 @@ func TestSplit(t *testing.T) {
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		for _, d := range []string{filepath.Join(dir, supervisorGroup), filepath.Join(dir, jailsGroup), dir} {
+		for _, d := range []string{filepath.Join(dir, supervisorGroup), dir} {
 			if err := os.Remove(d); err != nil {
 				t.Error(err)
 			}
 		}
 	})
-	if err := writeFile(dir, "cgroup.procs", strconv.Itoa(cmd.Process.Pid)); err != nil {
+	pid := strconv.Itoa(cmd.Process.Pid)
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(pid), 0); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // a second start finds what the first one made
-		jails, err := split(dir, cmd.Process.Pid)
-		if err != nil {
+		if err := vacate(dir, cmd.Process.Pid); err != nil {
 			t.Fatal(err)
 		}
-		if jails != filepath.Join(dir, jailsGroup) {
-			t.Errorf("jails go to %s", jails)
-		}
-		read := func(path ...string) string {
-			b, err := os.ReadFile(filepath.Join(append([]string{dir}, path...)...))
-			if err != nil {
-				t.Fatal(err)
+		for path, want := range map[string]string{"cgroup.procs": "", supervisorGroup + "/cgroup.procs": pid, "cgroup.subtree_control": ""} {
+			b, err := os.ReadFile(filepath.Join(dir, path))
+			if got := strings.TrimSpace(string(b)); err != nil || got != want {
+				t.Errorf("%s holds %q, want %q (%v)", path, got, want, err)
 			}
-			return strings.TrimSpace(string(b))
-		}
-		if got := read(supervisorGroup, "cgroup.procs"); got != strconv.Itoa(cmd.Process.Pid) {
-			t.Errorf("processes of the supervisor's group: %q", got)
-		}
-		if got := read(jailsGroup, "cgroup.procs"); got != "" {
-			t.Errorf("processes in the jails' group: %q", got)
-		}
-		if got, want := read(jailsGroup, "cgroup.controllers"), read("cgroup.controllers"); got != want {
-			t.Errorf("controllers of the jails' group: %q, want %q", got, want)
-		}
-		if got := read(jailsGroup, "cgroup.subtree_control"); got != "" {
-			t.Errorf("the jails' group passes on %q, which is not ours to say", got)
 		}
 	}
 }

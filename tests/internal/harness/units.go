@@ -29,7 +29,7 @@ func (s *System) useUnits(ctx context.Context) error {
 	s.daemon = &unitDaemon{api: s.API}
 	// The unit hides /tmp and /root from the daemon, so what it reads goes to
 	// /etc, as an operator would have it.
-	text := fmt.Sprintf("[Service]\nLoadCredential=%s:/etc/sandboxd/test/credentials/%s\nEnvironment=SSL_CERT_FILE=/etc/sandboxd/test/roots.pem\nTimeoutStartSec=300s\n", TokenName, TokenName)
+	text := fmt.Sprintf("[Service]\nLoadCredential=%s:/etc/sandboxd/test/credentials/%s\nEnvironment=SSL_CERT_FILE=/etc/sandboxd/test/roots.pem\nTimeoutStartSec=900s\n", TokenName, TokenName)
 	if err := errors.Join(
 		os.RemoveAll("/etc/sandboxd/test"),
 		os.CopyFS("/etc/sandboxd/test", os.DirFS(s.dir)),
@@ -57,7 +57,7 @@ func (d *unitDaemon) start(ctx context.Context) error {
 	if err := systemctl(ctx, "start", "sandboxd.socket", "sandboxd-preview.socket"); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, Scale(15*time.Second))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Scale(time.Minute))
 	defer cancel()
 	a, err := d.api.Do(ctx, "GET", "/healthz", nil)
 	if err != nil {
