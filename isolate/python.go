@@ -41,6 +41,7 @@ type pythonRun struct {
 	phase   string
 	random  randomness
 	clock   clock
+	time    cpuTime
 	streams [2]stream // stdout and stderr
 	outcome *outcome
 }
@@ -54,6 +55,8 @@ func executePython(ctx context.Context, vm *cpython.VM, job *jobMessage, host Ho
 	r.ctx, cancel = context.WithDeadlineCause(ctx, r.started.Add(req.Limits.Wall), errWall)
 	defer cancel()
 	r.random, r.clock = newRandomness(req.Seed), newClock(req.Clock, r.started)
+	r.time.start()
+	defer r.time.stop()
 	b, err := json.Marshal(pythonJob(req))
 	if err == nil {
 		err = vm.Run(r, cpython.Job{Message: b, Files: req.Modules, Memory: uint64(req.Limits.Memory)})
@@ -184,6 +187,7 @@ func (r *pythonRun) Tick() error {
 	if time.Since(r.started) >= r.req.Limits.Wall {
 		return limitError("wall", time.Since(r.started).Round(time.Millisecond), r.req.Limits.Wall)
 	}
+	r.time.yield()
 	return r.flush(false)
 }
 
@@ -191,7 +195,7 @@ func (r *pythonRun) cpu() time.Duration {
 	if r.req.Seed != nil || r.req.Clock != nil {
 		return time.Duration(r.vm.Fuel()) * time.Microsecond / fuelPerMicrosecond
 	}
-	return r.vm.CPU()
+	return r.time.now()
 }
 
 // Now implements cpython.Hooks.
@@ -210,6 +214,8 @@ func (r *pythonRun) Sleep(ns int64) error {
 	if err := r.flush(true); err != nil {
 		return err
 	}
+	r.time.stop()
+	defer r.time.start()
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

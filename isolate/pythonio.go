@@ -112,6 +112,8 @@ func (r *pythonRun) call(c Call) ([]byte, error) {
 		value json.RawMessage
 		err   error
 	}
+	r.time.stop()
+	defer r.time.start()
 	// A host that does not heed the context must not hold the run.
 	answered := make(chan reply, 1)
 	go func() {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"time"
 
 	"github.com/tetratelabs/wazero/api"
@@ -20,17 +19,16 @@ import (
 // that called Run. An error ends the VM's life: Run returns it.
 type Hooks interface {
 	// Message is one message of the dispatch function, or of code that writes
-	// to descriptor 0 itself. The answer is what the guest reads next. The
-	// clock of CPU stands meanwhile.
+	// to descriptor 0 itself. The answer is what the guest reads next.
 	Message(b []byte) ([]byte, error)
 	// Write is output on descriptor 1 or 2. b is good until Write returns.
 	Write(fd int, b []byte) error
-	// Tick is called when the fuel of one quantum is used up.
+	// Tick is called when the fuel of one quantum is used up. Compiled code
+	// cannot be preempted: it is Tick that lets others run.
 	Tick() error
 	// Now gives the wall clock and a monotonic clock in nanoseconds.
 	Now() (realtime, monotonic int64, err error)
-	// Sleep returns after so many nanoseconds. The clock of CPU stands
-	// meanwhile.
+	// Sleep returns after so many nanoseconds.
 	Sleep(ns int64) error
 	// Random fills b.
 	Random(b []byte)
@@ -53,12 +51,10 @@ type VM struct {
 	files   *fileSystem // nil until it is used
 	limit   uint64      // of linear memory and files together
 	busy    bool
-	since   time.Time     // start of the current stretch of guest work
-	cpu     time.Duration // finished stretches
-	spent   int64         // fuel of finished quanta
-	granted int64         // fuel given with the last refill
-	cause   error         // why the VM is dead
-	live    bool          // is among the live ones
+	spent   int64 // fuel of finished quanta
+	granted int64 // fuel given with the last refill
+	cause   error // why the VM is dead
+	live    bool  // is among the live ones
 	// idleSince is when the engine took the VM back; zero once it was trimmed.
 	idleSince time.Time
 }
@@ -184,9 +180,8 @@ func (vm *VM) Run(hooks Hooks, job Job) error {
 	vm.limitMemory(0)
 	s := &vm.eng.state
 	stack := [3]uint64{uint64(s.Dispatch), uint64(s.Tuple), 0}
-	vm.busy, vm.since = true, time.Now()
+	vm.busy = true
 	err := vm.call.CallWithStack(vm.ctx, stack[:])
-	vm.cpu += time.Since(vm.since)
 	vm.busy = false
 	switch {
 	case vm.cause != nil:
@@ -206,25 +201,6 @@ func (vm *VM) limitMemory(files uint64) {
 	})
 }
 
-// CPU is the time that the guest has worked, without that of Tick, Message and
-// Sleep.
-func (vm *VM) CPU() time.Duration {
-	if vm.busy {
-		return vm.cpu + time.Since(vm.since)
-	}
-	return vm.cpu
-}
-
-// pause stops the clock of CPU while f runs.
-func (vm *VM) pause(f func() error) {
-	vm.cpu += time.Since(vm.since)
-	err := f()
-	vm.since = time.Now()
-	if err != nil {
-		vm.abort(err)
-	}
-}
-
 // Fuel is what the guest has used of it.
 func (vm *VM) Fuel() int64 {
 	if vm.fuel == nil {
@@ -242,16 +218,13 @@ func (vm *VM) Memory() uint64 {
 	return n
 }
 
-// outOfFuel is called by the guest. It is also what keeps one VM from stopping
-// the garbage collector and its neighbours: compiled code cannot be preempted.
+// outOfFuel is called by the guest.
 func (vm *VM) outOfFuel() {
-	vm.pause(func() error {
-		vm.spent += vm.granted - int64(vm.fuel.Get())
-		vm.refill(vm.eng.opts.Quantum)
-		err := vm.hooks.Tick()
-		runtime.Gosched()
-		return err
-	})
+	vm.spent += vm.granted - int64(vm.fuel.Get())
+	vm.refill(vm.eng.opts.Quantum)
+	if err := vm.hooks.Tick(); err != nil {
+		vm.abort(err)
+	}
 }
 
 // reset makes the VM as new, or says why it cannot. Everything that a call can
@@ -266,8 +239,7 @@ func (vm *VM) reset() error {
 	if vm.busy {
 		return errors.New("cpython: a call is under way")
 	}
-	vm.hooks, vm.inbox, vm.cpu = nil, nil, 0
-	vm.given, vm.files = nil, nil
+	vm.hooks, vm.inbox, vm.given, vm.files = nil, nil, nil, nil
 	if err := vm.mem.Reset(); err != nil {
 		return err
 	}

@@ -290,11 +290,11 @@ func (vm *VM) output(fd uint32, b []byte) {
 		}
 		return
 	}
-	vm.pause(func() error {
-		answer, err := vm.hooks.Message(b)
-		vm.inbox = framed(answer)
-		return err
-	})
+	answer, err := vm.hooks.Message(b)
+	if err != nil {
+		vm.abort(err)
+	}
+	vm.inbox = framed(answer)
 }
 
 func (vm *VM) fdRead(stack []uint64) {
@@ -368,7 +368,9 @@ func (vm *VM) pollOneoff(stack []uint64) {
 	}
 	event := make([]byte, eventSize)
 	copy(event, b[:8]) // the user's data
-	vm.pause(func() error { return vm.hooks.Sleep(max(left, 0)) })
+	if err := vm.hooks.Sleep(max(left, 0)); err != nil {
+		vm.abort(err)
+	}
 	if vm.put(stack, out, event); stack[0] == wasiSuccess {
 		vm.put(stack, done, word(1))
 	}
