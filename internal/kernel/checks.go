@@ -180,8 +180,11 @@ func (f Features) checkControllers() []Check {
 		case slices.Contains(f.CgroupHostControllers, l.controller):
 			status = Warn // another process of this host may have it
 		}
-		out = append(out, check("cgroup controller "+l.controller, status, found, l.controller,
-			"a jail cannot be limited in "+l.lost+"; sandboxd refuses to run without it unless limits are best-effort",
+		follows := "a jail cannot be limited in " + l.lost
+		if l.without == Missing {
+			follows += "; sandboxd refuses to run without it unless limits are best-effort"
+		}
+		out = append(out, check("cgroup controller "+l.controller, status, found, l.controller, follows,
 			"boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) and delegate the controller to sandboxd"))
 	}
 	return out

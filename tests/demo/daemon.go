@@ -68,7 +68,12 @@ func startDaemon(ctx context.Context, bin, dir string, w *world) (*daemon, error
 	}
 	d.cmd = exec.Command(filepath.Join(bin, "sandboxd"), "dev", "--state", state,
 		"--policy", policy, "--credentials", credentials, "--preview", preview)
-	d.cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+bundle)
+	// The interpreters that it compiles are kept where make clean finds them.
+	cache, err := filepath.Abs(filepath.Join(bin, "cache"))
+	if err != nil {
+		return nil, err
+	}
+	d.cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+bundle, "XDG_CACHE_HOME="+cache)
 	// A demo that is killed takes its daemon with it.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := d.start(ctx); err != nil {
@@ -167,8 +172,8 @@ func (d *daemon) call(ctx context.Context, args ...string) (outcome, error) {
 	}
 	say("$ sandboxctl %s", strings.Join(shown, " "))
 	o, err := d.quiet(ctx, args...)
-	for _, line := range strings.Split(strings.TrimRight(o.all(), "\n"), "\n") {
-		fmt.Printf("  │ %s\n", strings.TrimRight(line, "\r"))
+	for line := range strings.Lines(strings.TrimRight(o.all(), "\n")) {
+		fmt.Printf("  │ %s\n", strings.TrimRight(line, "\r\n"))
 	}
 	return o, err
 }
