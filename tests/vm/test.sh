@@ -38,7 +38,8 @@ if [ "$(cat $warm/key 2>/dev/null)" != "$key" ]; then
     rm -rf $warm
     mkdir -p $warm
     mkfifo $warm/said
-    build/sandboxd dev --state "$PWD/$warm/state" >$warm/said 2>&1 &
+    # Without a home, its cache is in its state.
+    env -u HOME -u XDG_CACHE_HOME build/sandboxd dev --state "$PWD/$warm/state" >$warm/said 2>&1 &
     dev=$!
     exec 8<$warm/said # open until its end: it must not write to nobody
     line=''
