@@ -176,10 +176,11 @@ func (d *Daemon) handleJailGet(q *request) error {
 }
 
 func (d *Daemon) handleJailDelete(q *request) error {
-	if j := d.tenants.find(q.tenant); j != nil {
-		if err := j.destroy(q.ctx(), "destroyed"); err != nil {
-			return err
-		}
+	if err := d.need(partJails); err != nil {
+		return err
+	}
+	if err := d.tenants.remove(q.ctx(), q.tenant); err != nil {
+		return err
 	}
 	return q.noContent()
 }

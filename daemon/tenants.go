@@ -118,6 +118,25 @@ func (t *tenantTable) acquire(ctx context.Context, tenant string, caller policy.
 	return j, true, j.use(ctx)
 }
 
+// remove ends the tenant's jail and deletes all that it owned, also what an
+// earlier one left: the workspace.
+func (t *tenantTable) remove(ctx context.Context, tenant string) error {
+	s := t.ref(tenant)
+	defer t.unref(tenant, s)
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if j := t.find(tenant); j != nil {
+		if err := j.destroy(ctx, "destroyed"); err != nil {
+			return err
+		}
+	}
+	return t.d.jails.Forget(tenant)
+}
+
 // existing is acquire for requests that must not make a jail.
 func (t *tenantTable) existing(ctx context.Context, tenant string) (*tenantJail, error) {
 	j := t.find(tenant)

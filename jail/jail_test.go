@@ -48,6 +48,37 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
+func TestForget(t *testing.T) {
+	m := testManager(t)
+	j := testJail(t, m, "alice")
+	sh(t, j, "echo mine > /workspace/f; mkdir -p /home/user/d")
+	if err := m.Forget("alice"); !errors.Is(err, ErrExists) {
+		t.Fatalf("forget with a jail: %v", err)
+	}
+	if err := j.Destroy(t.Context(), "idle"); err != nil {
+		t.Fatal(err)
+	}
+	j = testJail(t, m, "alice")
+	if o := sh(t, j, "cat /workspace/f"); o.stdout != "mine\n" {
+		t.Fatalf("a persistent workspace after the jail's end: %+v", o)
+	}
+	if err := j.Destroy(t.Context(), CauseDestroyed); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := m.Forget("alice"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left, err := os.ReadDir(m.tenantsDir()); err != nil || len(left) != 0 {
+		t.Fatalf("left of the tenant: %v, %v", left, err)
+	}
+	var spec *SpecError
+	if err := m.Forget("../x"); !errors.As(err, &spec) {
+		t.Fatalf("a name that is none: %v", err)
+	}
+}
+
 // counts are what must not grow.
 type counts struct{ fds, goroutines, mounts, groups int }
 

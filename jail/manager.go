@@ -310,6 +310,20 @@ func (m *Manager) RemoveWorkspace(ctx context.Context, tenant string) error {
 	return err
 }
 
+// Forget removes what outlives a tenant's jail: its workspace, its home and its
+// range of ids. It is ErrExists while there is a jail, and nothing where there
+// is nothing. The caller sees to it that no Create for the tenant begins
+// meanwhile.
+func (m *Manager) Forget(tenant string) error {
+	if !tenantName.MatchString(tenant) {
+		return &SpecError{Field: "tenant", Message: "is not a tenant's name"}
+	}
+	if _, ok := m.Get(tenant); ok {
+		return ErrExists
+	}
+	return m.removeTenant(tenant)
+}
+
 func (m *Manager) removeTenant(tenant string) error {
 	if err := removeAll(filepath.Join(m.tenantsDir(), tenant)); err != nil {
 		return err

@@ -113,7 +113,8 @@ func (c *Client) Jail(ctx context.Context, tenant string) (*api.Jail, error) {
 	return get[api.Jail](ctx, c, call{method: http.MethodGet, path: jailPath(tenant)})
 }
 
-// DestroyJail ends the jail; everything it owned is gone when it returns.
+// DestroyJail ends the jail; everything it owned, its workspace too, is gone
+// when it returns.
 func (c *Client) DestroyJail(ctx context.Context, tenant string) error {
 	return c.do(ctx, call{method: http.MethodDelete, path: jailPath(tenant)})
 }
