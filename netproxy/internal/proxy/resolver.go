@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 )
 
@@ -34,7 +35,19 @@ func (r *hostResolver) dial(ctx context.Context, network, address string) (net.C
 
 func (r *hostResolver) set(servers []netip.AddrPort) { r.servers.Store(&servers) }
 
-// LookupNetIP looks a name up, in the host's hosts file first.
+// LookupNetIP looks a name up, in the host's hosts file first. The local names
+// are this machine whatever a file lacks or a server says (RFC 6761).
 func (r *hostResolver) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
-	return r.std.LookupNetIP(ctx, network, host)
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	if name != "localhost" && !strings.HasSuffix(name, ".localhost") {
+		return r.std.LookupNetIP(ctx, network, host)
+	}
+	switch v4, v6 := netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback(); network {
+	case "ip4":
+		return []netip.Addr{v4}, nil
+	case "ip6":
+		return []netip.Addr{v6}, nil
+	default:
+		return []netip.Addr{v4, v6}, nil
+	}
 }
