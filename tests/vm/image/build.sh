@@ -26,7 +26,7 @@ work=$(mktemp -d "$out/.work.XXXXXX")
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 root=$work/root
-sources=/etc/apt/sources.list.d/debian.sources
+sources=$work/debian.sources
 log=$out/build.log
 : >"$log"
 
@@ -38,13 +38,35 @@ fail() {
     exit 1
 }
 
+# Where this machine takes Debian from, in whatever files and format it says so.
+find_archive() {
+    local seen main security
+    seen=$(apt-get update --print-uris)
+    # With its updates, for others call a suite by the release's name too.
+    main=$(at "$seen" "$VERSION_CODENAME-updates")
+    main=${main:-$(at "$seen" "$VERSION_CODENAME")}
+    security=$(at "$seen" "$VERSION_CODENAME-security")
+    if [ -z "$main" ]; then
+        echo "apt is set up with no archive of $VERSION_CODENAME"
+        return 1
+    fi
+    stanza "$main" "$VERSION_CODENAME" >"$sources"
+    [ -z "$security" ] || stanza "$security" "$VERSION_CODENAME-security" >>"$sources"
+    stanza "$main" "$VERSION_CODENAME-backports" >"$work/backports.sources"
+}
+
+at() { sed -n "s|^'\(.*\)/dists/$2/InRelease'.*|\1|p" <<<"$1" | head -n 1; }
+
+stanza() {
+    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n' \
+        "$1" "$2" /usr/share/keyrings/debian-archive-keyring.gpg
+}
+
 # The kernel of backports: same archive, other suite; unpacked, not installed.
 fetch_kernel() {
     mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
-    awk 'BEGIN { RS = "" } NR == 1' "$sources" |
-        sed "s/^Suites:.*/Suites: $VERSION_CODENAME-backports/" >"$work/apt/backports.sources"
     local apt=(-qq
-        -o Dir::Etc::sourcelist="$work/apt/backports.sources"
+        -o Dir::Etc::sourcelist="$work/backports.sources"
         -o Dir::Etc::sourceparts=/dev/null
         -o Dir::State::Lists="$work/apt/lists"
         -o Dir::Cache="$work/apt/cache"
@@ -124,7 +146,7 @@ pack() {
 }
 
 echo "vm image: building (Debian $VERSION_CODENAME, kernel of $VERSION_CODENAME-backports)"
-for step in fetch_kernel make_root add_modules configure pack; do
+for step in find_archive fetch_kernel make_root add_modules configure pack; do
     # A subshell of its own, because set -e does nothing under a condition.
     (set -e; "$step") >>"$log" 2>&1 &
     wait $! || fail "$step failed; the whole log is $log"
