@@ -11,7 +11,9 @@
 // process (compile.go) → the worker with the fewest runs (workers.go, remote.go)
 // → a clean VM of isolate/quickjs (run.go, calls.go), which talks to the code
 // through the prelude (js/) → Result. Host calls and output go back the same
-// way while it runs.
+// way while it runs. Python goes to a VM of isolate/cpython instead (python.go,
+// pythonio.go, pythonresult.go), whose snapshot the daemon boots once and hands
+// to the workers (interpreters.go).
 //
 // What ends a run: every 60 to 200 µs of work the guest asks for fuel, and is
 // asked in turn for its processor time, its deadline and its caller (run.Tick);
@@ -23,8 +25,8 @@
 // a deterministic run it is counted in fuel instead, and ends at the same
 // instruction each time.
 //
-// It may import isolate/quickjs, isolate/guests, isolate/wasmbin and the
-// internal packages; never the daemon, the jail or the proxy. It must never give
+// It may import isolate/quickjs, isolate/cpython, isolate/guests,
+// isolate/wasmbin and the internal packages; never the daemon, the jail or the proxy. It must never give
 // code a host directory, a socket or a host's error text, nor trust a frame that
 // a worker sent: what a worker says is hostile, because the code inside may have
 // taken it over.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/tetratelabs/wazero"
@@ -65,6 +66,9 @@ func (e *engines) runPython(ctx context.Context, job *jobMessage, host Host, fin
 		return
 	}
 	finish(executePython(ctx, vm, job, host), nil)
+	// Who waits for the result is to go on before the VM is made clean, which
+	// takes as long as a small run.
+	runtime.Gosched()
 	python.Put(vm)
 }
 
