@@ -32,7 +32,10 @@ make --no-print-directory -s install DESTDIR="$share/root" >&2
 
 # The interpreters' compiled code, made here: emulated, it would take minutes.
 # The first start in the machine finds it where a second start would.
+# One run at a time makes it, and none while another one reads it.
 warm=$out/.warm
+exec 9>$out/lock
+flock 9
 key=$(cat build/sandboxd build/guests/* | sha256sum)
 if [ "$(cat $warm/key 2>/dev/null)" != "$key" ]; then
     rm -rf $warm
@@ -52,6 +55,7 @@ if [ "$(cat $warm/key 2>/dev/null)" != "$key" ]; then
 fi
 mkdir -p "$share/root/var/lib/sandboxd"
 cp -a $warm/state/cache "$share/root/var/lib/sandboxd/"
+exec 9>&-
 
 cat >"$share/guest" <<EOF
 set -eu
