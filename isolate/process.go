@@ -209,11 +209,12 @@ func (w *process) dispatch(payload []byte) error {
 	return r.take(f)
 }
 
+// workerMemory is what a worker needs for itself: the runtime, compiled code,
+// what is on its way. Tests under the race detector allow more.
+var workerMemory int64 = 512 << 20
+
 const (
 	memoryCheck = 100 * time.Millisecond
-	// workerMemory is what a worker needs for itself: the runtime, compiled
-	// code, what is on its way.
-	workerMemory = 512 << 20
 )
 
 // memoryMemory is how many checks long a run's allowance outlives it: what it
@@ -245,7 +246,7 @@ func (w *process) watchMemory() {
 func (w *process) allowedMemory() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := int64(workerMemory)
+	n := workerMemory
 	for _, r := range w.runs {
 		// Its memory, and as much of answers on their way; see workerRun.most.
 		n += 2*r.req.Limits.Memory + 2*MaxAnswer

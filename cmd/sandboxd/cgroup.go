@@ -16,7 +16,7 @@ import (
 var cgroupRoots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 
 // jailControllers are what jails are limited with.
-var jailControllers = []string{"cpu", "memory", "pids", "io"}
+var jailControllers = []string{"cpu", "memory", "pids"}
 
 // devCgroups is how the groups are named that daemons make for themselves.
 const devCgroups = "sandboxd-dev-"

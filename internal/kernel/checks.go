@@ -163,28 +163,20 @@ func (f Features) checkControllers() []Check {
 		found = fmt.Sprintf("%q in %s, %q on the host", strings.Join(f.CgroupControllers, " "), f.CgroupOwnDir,
 			strings.Join(f.CgroupHostControllers, " "))
 	}
-	limits := []struct {
-		controller string
-		without    Status
-		lost       string
-	}{
-		{"memory", Missing, "memory"}, {"pids", Missing, "the number of processes"}, {"cpu", Missing, "processor time"},
-		{"io", Warn, "disk bandwidth"},
+	limits := []struct{ controller, lost string }{
+		{"memory", "memory"}, {"pids", "the number of processes"}, {"cpu", "processor time"},
 	}
 	out := make([]Check, 0, len(limits))
 	for _, l := range limits {
-		status := l.without
+		status := Missing
 		switch {
 		case slices.Contains(f.CgroupControllers, l.controller):
 			status = OK
 		case slices.Contains(f.CgroupHostControllers, l.controller):
 			status = Warn // another process of this host may have it
 		}
-		follows := "a jail cannot be limited in " + l.lost
-		if l.without == Missing {
-			follows += "; sandboxd refuses to run without it unless limits are best-effort"
-		}
-		out = append(out, check("cgroup controller "+l.controller, status, found, l.controller, follows,
+		out = append(out, check("cgroup controller "+l.controller, status, found, l.controller,
+			"a jail cannot be limited in "+l.lost+"; sandboxd refuses to run without it unless limits are best-effort",
 			"boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1) and delegate the controller to sandboxd"))
 	}
 	return out

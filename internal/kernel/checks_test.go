@@ -75,7 +75,6 @@ func TestChecksNameTheFault(t *testing.T) {
 		{"cgroup controller cpu", func(f *Features) {
 			f.CgroupControllers, f.CgroupHostControllers = []string{"io", "memory", "pids"}, []string{"cpu"}
 		}, Warn, `"cpu" on the host`},
-		{"cgroup controller io", func(f *Features) { f.CgroupControllers = []string{"cpu", "memory", "pids"} }, Warn, "cpu memory pids"},
 		{"sysctl user.max_user_namespaces", func(f *Features) { f.Sysctls["user/max_user_namespaces"] = "0" }, Missing, "0"},
 		{"sysctl kernel.io_uring_disabled", func(f *Features) { f.Sysctls["kernel/io_uring_disabled"] = "0" }, Warn, "0"},
 		{"sysctl kernel.yama.ptrace_scope", func(f *Features) { delete(f.Sysctls, "kernel/yama/ptrace_scope") }, Warn, "not in this kernel"},
@@ -109,8 +108,8 @@ func TestNoCgroupV2(t *testing.T) {
 			missing++
 		}
 	}
-	if missing != 4 {
-		t.Errorf("%d controllers are said to be missing for that reason, want 4", missing)
+	if missing != 3 {
+		t.Errorf("%d controllers are said to be missing for that reason, want 3", missing)
 	}
 }
 

@@ -1,0 +1,6 @@
+//go:build race
+
+package isolate
+
+// The race detector keeps shadows of a worker's memory.
+func init() { workerMemory = 768 << 20 }
