@@ -190,9 +190,10 @@ func TestFair(t *testing.T) {
 	cancel()
 	group.Wait()
 	t.Logf("slowest trivial call %v, longest pause of the collector %v", slowest, longest)
-	// Loose, because other processes want the cores as well: without the yield
-	// at the end of a quantum both take as long as the loops.
-	if slowest > time.Second || longest > 100*time.Millisecond {
+	// Loose, because other processes want the cores as well (a pause of 0.3 s was
+	// seen beside two emulated machines): without the yield at the end of a
+	// quantum both take as long as the loops, a minute.
+	if slowest > time.Second || longest > time.Second {
 		t.Errorf("a trivial call took %v, a pause %v", slowest, longest)
 	}
 }
