@@ -258,5 +258,21 @@ func enableControllers(g group) (have, missing []string, err error) {
 			missing = append(missing, c.name)
 		}
 	}
-	return have, missing, g.enable(have)
+	// All of them, not only those used here: the daemon's own group is beneath,
+	// and what it shows is what was delegated.
+	return have, missing, g.enable(offered)
+}
+
+// takeBack passes nothing on to g's children any more, as far as they allow it.
+func (g group) takeBack() error {
+	b, err := g.read("cgroup.subtree_control")
+	if err != nil {
+		return fmt.Errorf("jail: cgroup.subtree_control: %w", err)
+	}
+	for name := range strings.FieldsSeq(string(b)) {
+		if err := g.write("cgroup.subtree_control", "-"+name); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -53,8 +53,8 @@ func enterCgroupNS(top group) error {
 	if err := top.child("jails").destroy(ctx); err != nil {
 		return err
 	}
-	for _, c := range controllers {
-		top.write("cgroup.subtree_control", "-"+c.name)
+	if err := top.takeBack(); err != nil {
+		return err
 	}
 	cg, err := unix.Open(string(top), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
