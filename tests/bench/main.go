@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -59,13 +60,17 @@ func run(ctx context.Context, rounds int) (_ []row, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("isolate: %w", err)
 	}
+	python, err := measure(ctx, rounds, pythonRow(sys))
+	if err != nil {
+		return nil, fmt.Errorf("python: %w", err)
+	}
 	// A jail costs some hundred times as much, and its teardown goes on in the
 	// kernel for a while.
 	jail, err := measure(ctx, max(rounds/3, 10), jailRow(sys))
 	if err != nil {
 		return nil, fmt.Errorf("jail: %w", err)
 	}
-	return append(isolate, jail...), nil
+	return slices.Concat(isolate, python, jail), nil
 }
 
 func show(rows []row) {
