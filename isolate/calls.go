@@ -13,7 +13,7 @@ import (
 )
 
 // Numbers of the operations that the prelude asks for. They are the ones in
-// js/prelude.js.
+// js/base.js.
 const (
 	opDone = iota + 1
 	opFail

@@ -2,22 +2,14 @@ package isolate
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"sandboxd/isolate/guests"
+	prelude "sandboxd/isolate/js"
 	"sandboxd/isolate/quickjs"
-)
-
-// The parts of the prelude. The value of the last one is what the engine wants.
-var (
-	//go:embed js/url.js
-	preludeURL string
-	//go:embed js/prelude.js
-	preludeMain string
 )
 
 // quickjsGuest is the interpreter's name in the manifest.
@@ -26,7 +18,7 @@ const quickjsGuest = "quickjs"
 // engineOptions are those of every engine. wasm was checked against the
 // manifest.
 func engineOptions(wasm []byte, cacheDir string) quickjs.Options {
-	return quickjs.Options{Wasm: wasm, CacheDir: cacheDir, Prelude: preludeURL + preludeMain, MaxMemory: MaxMemory, Warm: warm}
+	return quickjs.Options{Wasm: wasm, CacheDir: cacheDir, Prelude: prelude.Source(), MaxMemory: MaxMemory, Warm: warm}
 }
 
 // loadEngine reads and checks the guest and boots an engine.

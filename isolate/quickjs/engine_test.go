@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sandboxd/isolate/guests"
+	"sandboxd/isolate/js"
 )
 
 // testCache is the compilation cache of all engines of a test run.
@@ -26,19 +27,6 @@ func TestMain(m *testing.M) {
 	}
 	os.RemoveAll(dir)
 	os.Exit(code)
-}
-
-func prelude(t testing.TB) string {
-	t.Helper()
-	text := ""
-	for _, name := range []string{"url.js", "prelude.js"} {
-		b, err := os.ReadFile("../js/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text += string(b)
-	}
-	return text
 }
 
 // shared is the engine of the tests that need no own one.
@@ -70,7 +58,7 @@ func bootEngine(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	e, err := New(context.Background(), Options{Wasm: wasm, Prelude: prelude(t), MaxMemory: 256 << 20, CacheDir: testCache, Warm: warm})
+	e, err := New(context.Background(), Options{Wasm: wasm, Prelude: js.Source(), MaxMemory: 256 << 20, CacheDir: testCache, Warm: warm})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,102 @@
+// ---- Entry points of the host ----
+
+const pending = new Map(); // call id → { resolve, reject, bytes }
+const timers = new Map(); // timer id → { callback, args, every }
+let lastId = 0;
+
+// start runs the default export of a module once that is evaluated.
+function start(evaluated, job) {
+  job = parse(job);
+  const env = makeEnv(job);
+  if (job.fetch) grantFetch();
+  then(evaluated, (module) => run(module, parse(job.input), env), fail);
+}
+
+async function run(module, input, env) {
+  let result;
+  try {
+    const main = module.default;
+    if (main instanceof NativePromise) {
+      result = await main;
+    } else if (typeof main === 'function') {
+      result = await main(input, env);
+    } else if (main !== null && typeof main === 'object' && typeof main.fetch === 'function') {
+      result = await serve(main, input, env);
+    } else {
+      host(OP.fail, stringify({ kind: 'no_export', exports: keys(module) }));
+      return;
+    }
+    result = toJSON(result);
+  } catch (e) {
+    fail(e);
+    return;
+  }
+  host(OP.done, result);
+}
+
+// serve answers a Worker-style module: the input describes the request.
+async function serve(main, input, env) {
+  const given = input !== null && typeof input === 'object' ? input : {};
+  const request = new Request(given.url === undefined ? 'http://localhost/' : given.url, given);
+  const waiting = [];
+  const response = await main.fetch(request, env, { waitUntil(p) { push(waiting, promiseResolve(p)); }, passThroughOnException() {} });
+  if (!(response instanceof Response)) throw new TypeError('fetch must return a Response');
+  const body = await response.text();
+  for (let i = 0; i < waiting.length; i++) await waiting[i];
+  return { status: response.status, headers: arrayFrom(response.headers), body };
+}
+
+// settle is called with the answer of a host call; bytes is an Uint8Array or
+// undefined.
+function settle(id, ok, text, bytes) {
+  const call = mapGet(pending, id);
+  if (call === undefined) return;
+  mapDelete(pending, id);
+  if (!ok) {
+    call.reject(hostError(parse(text), call));
+    return;
+  }
+  let value;
+  try {
+    value = text === '' ? undefined : parse(text);
+    if (call.convert) value = call.convert(value, bytes);
+  } catch (e) {
+    call.reject(e);
+    return;
+  }
+  call.resolve(value);
+}
+
+// fire is called when a timer is due.
+function fire(id) {
+  const timer = mapGet(timers, id);
+  if (timer === undefined) return;
+  if (timer.every >= 0) host(OP.timer, id, timer.every);
+  else mapDelete(timers, id);
+  apply(timer.callback, globalThis, timer.args);
+}
+
+// describe tells about a value that was thrown or rejected.
+function describe(e) {
+  const out = {};
+  try {
+    if (e !== null && typeof e === 'object' && ('message' in e || 'stack' in e)) {
+      out.name = toText(e.name === undefined ? 'Error' : e.name);
+      out.message = toText(e.message === undefined ? '' : e.message);
+      if (typeof e.stack === 'string') out.stack = e.stack;
+      if (e.cause !== undefined) out.cause = inspect(e.cause);
+      if (weakHas(hostErrors, e)) out.kind = 'binding';
+    } else {
+      out.name = 'thrown';
+      out.message = inspect(e);
+    }
+  } catch {
+    out.name = 'thrown';
+    out.message = 'a value that cannot be shown';
+  }
+  return stringify(out);
+}
+
+function fail(e) {
+  host(OP.fail, describe(e));
+}
