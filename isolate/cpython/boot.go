@@ -183,7 +183,7 @@ func (e *Engine) boot(ctx context.Context, data []byte) ([]byte, error) {
 		return nil, err
 	}
 	hooks := &bootHooks{vm: vm}
-	vm.hooks, vm.limit = hooks, e.opts.MaxMemory
+	vm.hooks, vm.limit, vm.sys.Args = hooks, e.opts.MaxMemory, arguments
 	vm.refill(e.opts.Quantum)
 	if !mod.Memory().Write(0, data) {
 		return nil, errors.New("cpython: the data does not fit the memory")

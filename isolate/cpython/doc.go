@@ -16,7 +16,7 @@
 // descriptors, all of them answered by Hooks; there is no file, directory,
 // environment variable or socket of the host's.
 //
-// Package isolate calls it. It may import isolate/memimage, isolate/wasmbin,
+// Package isolate calls it. It may import isolate/memimage, isolate/wasi, isolate/wasmbin,
 // wazero and golang.org/x/sys; it knows nothing of tenants, requests or limits.
 //
 // It must never hand the guest anything but what Hooks answers, trust a pointer

@@ -166,7 +166,7 @@ def main():
 		if !bytes.Equal(now, image) {
 			t.Fatal("the memory is not as new")
 		}
-		if vm.files != nil || vm.inbox != nil || vm.globs[0].Get() != e.state.Globals[0].Value {
+		if !vm.sys.Clean() || vm.globs[0].Get() != e.state.Globals[0].Value {
 			t.Error("something of the run is left")
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd/isolate/memimage"
+	"sandboxd/isolate/wasi"
 )
 
 // Hooks answer what a VM asks while it runs. They are called on the goroutine
@@ -46,9 +47,7 @@ type VM struct {
 	globs []api.MutableGlobal
 	hooks Hooks
 
-	inbox   []byte // what descriptor 0 has to read
-	given   map[string]string
-	files   *fileSystem // nil until it is used
+	sys     wasi.System // descriptor 0 is for messages
 	limit   uint64      // of linear memory and files together
 	busy    bool
 	spent   int64 // fuel of finished quanta
@@ -88,6 +87,7 @@ func (e *Engine) newVM(ctx context.Context) (*VM, error) {
 func (e *Engine) wrap(mod api.Module, mem *memimage.Memory) (*VM, error) {
 	vm := &VM{eng: e, mod: mod, mem: mem}
 	vm.ctx = &vmContext{Context: context.Background(), vm: vm}
+	vm.sys = wasi.System{Host: world{vm}, Memory: mod.Memory(), Message: vm.message}
 	for _, g := range e.state.Globals {
 		mg, ok := mod.ExportedGlobal(g.Name).(api.MutableGlobal)
 		if !ok {
@@ -176,7 +176,7 @@ func (vm *VM) Run(hooks Hooks, job Job) error {
 	if job.Memory < vm.mem.Size() || job.Memory > vm.mem.Reserved() {
 		return fmt.Errorf("cpython: memory limit %d is not within %d and %d", job.Memory, vm.mem.Size(), vm.mem.Reserved())
 	}
-	vm.hooks, vm.inbox, vm.given, vm.limit = hooks, framed(job.Message), job.Files, job.Memory
+	vm.hooks, vm.limit, vm.sys.Stdin, vm.sys.Given = hooks, job.Memory, framed(job.Message), job.Files
 	vm.limitMemory(0)
 	s := &vm.eng.state
 	stack := [3]uint64{uint64(s.Dispatch), uint64(s.Tuple), 0}
@@ -211,11 +211,7 @@ func (vm *VM) Fuel() int64 {
 
 // Memory is the size of the linear memory, which never shrinks, and of files.
 func (vm *VM) Memory() uint64 {
-	n := vm.mem.Size()
-	if vm.files != nil {
-		n += uint64(max(vm.files.bytes, 0))
-	}
-	return n
+	return vm.mem.Size() + vm.sys.Bytes()
 }
 
 // outOfFuel is called by the guest.
@@ -224,6 +220,18 @@ func (vm *VM) outOfFuel() {
 	vm.refill(vm.eng.opts.Quantum)
 	if err := vm.hooks.Tick(); err != nil {
 		vm.abort(err)
+	}
+}
+
+// charge takes fuel for what the host does for the guest.
+func (vm *VM) charge(units int64) {
+	if vm.fuel == nil {
+		return
+	}
+	left := int64(vm.fuel.Get()) - units
+	vm.fuel.Set(uint64(left))
+	if left < 0 {
+		vm.outOfFuel()
 	}
 }
 
@@ -239,7 +247,8 @@ func (vm *VM) reset() error {
 	if vm.busy {
 		return errors.New("cpython: a call is under way")
 	}
-	vm.hooks, vm.inbox, vm.given, vm.files = nil, nil, nil, nil
+	vm.hooks = nil
+	vm.sys.Reset()
 	if err := vm.mem.Reset(); err != nil {
 		return err
 	}
@@ -251,7 +260,8 @@ func (vm *VM) close() {
 	if vm.cause == nil {
 		vm.cause = ErrClosed
 	}
-	vm.hooks, vm.inbox, vm.given, vm.files = nil, nil, nil, nil
+	vm.hooks = nil
+	vm.sys.Reset()
 	vm.mod.Close(context.Background())
 	if vm.live {
 		vm.live = false
