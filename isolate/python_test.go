@@ -395,7 +395,7 @@ def main(input, env):
 	h := &fakeHost{}
 	check(t, run1(t, p, r, h), h, want{value: `[["one","two","three"],14,"one\nTWO",[["out/deep","out/deep/x.json"],true,{"a":1}],[["deep","y.json"],[],8],"temp",false,"zipped",` +
 		`[[["a","b"]],["data","main.py","tmp"],["a.txt","z.zip"]],[[5]],` +
-		`"FileNotFoundError","FileExistsError","PermissionError","IsADirectoryError","IsADirectoryError","FileNotFoundError","OSError","OSError","OSError"]`})
+		`"FileNotFoundError","FileExistsError","PermissionError","IsADirectoryError","IsADirectoryError","FileNotFoundError","OSError","no error","OSError"]`})
 	check(t, run1(t, p, python("import os\ndef main(input, env):\n    return [os.listdir('/'), os.listdir('/tmp')]"), h), h, want{value: `[["main.py","tmp"],[]]`})
 	for src, want := range map[string]string{
 		"f = open('/tmp/x', 'wb')\nwhile True: f.write(bytes(1 << 20))": "No space left",

@@ -338,6 +338,8 @@ func (fs *tree) remove(fd uint32, path string, dir bool) Errno {
 		return errno
 	case p.node == nil:
 		return Noent
+	case p.node == fs.root:
+		return Perm
 	case p.parent == nil:
 		return Inval
 	case dir && !p.node.dir() || !dir && p.slash && !p.node.dir():
