@@ -22,7 +22,7 @@ const (
 	DefaultMaxFrame = 64 << 20
 
 	headerSize = 8 // uint32 payload length, uint32 number of descriptors
-	readBuffer = 64 << 10
+	readBuffer = 16 << 10
 )
 
 var (
@@ -38,11 +38,17 @@ type Conn struct {
 	file *os.File
 	max  int
 
-	sendMu sync.Mutex
+	send struct {
+		mu     sync.Mutex
+		buffer []byte // guarded by mu: a small frame on its way
+	}
 
-	buf   []byte // received and not yet handed out
-	oob   []byte
-	files []*os.File // received and not yet claimed by a frame
+	// A frame that fits is read into buffer, which is kept: connections are
+	// few and frames are many.
+	buffer     []byte
+	start, end int // what was received and not yet handed out
+	oob        []byte
+	files      []*os.File // received and not yet claimed by a frame
 }
 
 // Pair makes a connected pair of close-on-exec, non-blocking stream sockets.
@@ -87,10 +93,28 @@ func (c *Conn) Send(payload []byte, files ...*os.File) error {
 	if len(files) > MaxFiles {
 		return fmt.Errorf("%w: %d descriptors, at most %d", ErrTooLarge, len(files), MaxFiles)
 	}
-	frame := make([]byte, headerSize+len(payload))
-	binary.LittleEndian.PutUint32(frame, uint32(len(payload)))
-	binary.LittleEndian.PutUint32(frame[4:], uint32(len(files)))
-	copy(frame[headerSize:], payload)
+	oob, err := rights(files)
+	if err != nil {
+		return err
+	}
+	c.send.mu.Lock()
+	defer c.send.mu.Unlock()
+	frame := binary.LittleEndian.AppendUint32(c.send.buffer[:0], uint32(len(payload)))
+	frame = binary.LittleEndian.AppendUint32(frame, uint32(len(files)))
+	frame = append(frame, payload...) // header and payload in one system call
+	if cap(frame) <= readBuffer {
+		c.send.buffer = frame
+	}
+	err = c.write(frame, oob)
+	runtime.KeepAlive(files)
+	return err
+}
+
+// rights is the control message that passes files on.
+func rights(files []*os.File) ([]byte, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
 	fds := make([]int, len(files))
 	for i, f := range files {
 		// Not Fd: it would set the file blocking, for every holder of it.
@@ -99,18 +123,10 @@ func (c *Conn) Send(payload []byte, files ...*os.File) error {
 			err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
 		}
 		if err != nil {
-			return fmt.Errorf("ipc: descriptor to send: %w", err)
+			return nil, fmt.Errorf("ipc: descriptor to send: %w", err)
 		}
 	}
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
-	}
-	c.sendMu.Lock()
-	defer c.sendMu.Unlock()
-	err := c.write(frame, oob)
-	runtime.KeepAlive(files)
-	return err
+	return unix.UnixRights(fds...), nil
 }
 
 func (c *Conn) write(frame, oob []byte) error {
@@ -143,13 +159,13 @@ func (c *Conn) write(frame, oob []byte) error {
 // returns io.EOF when the peer closed between frames.
 func (c *Conn) Recv() (payload []byte, files []*os.File, err error) {
 	if err := c.fill(headerSize); err != nil {
-		if errors.Is(err, io.EOF) && len(c.buf) > 0 {
+		if errors.Is(err, io.EOF) && c.end > c.start {
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, nil, c.fail(err)
 	}
-	size := binary.LittleEndian.Uint32(c.buf)
-	count := binary.LittleEndian.Uint32(c.buf[4:])
+	size := binary.LittleEndian.Uint32(c.buffer[c.start:])
+	count := binary.LittleEndian.Uint32(c.buffer[c.start+4:])
 	if uint64(size) > uint64(c.max) {
 		return nil, nil, c.fail(fmt.Errorf("%w: peer announced %d bytes, at most %d", ErrTooLarge, size, c.max))
 	}
@@ -157,23 +173,49 @@ func (c *Conn) Recv() (payload []byte, files []*os.File, err error) {
 	if count > MaxFiles || int(count) > len(c.files) {
 		return nil, nil, c.fail(fmt.Errorf("%w: peer announced %d descriptors and sent %d", ErrProtocol, count, len(c.files)))
 	}
-	if err := c.fill(headerSize + int(size)); err != nil {
+	c.start += headerSize
+	if payload, err = c.body(int(size)); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, nil, c.fail(err)
 	}
-	payload = make([]byte, size)
-	copy(payload, c.buf[headerSize:])
-	c.buf = c.buf[headerSize+int(size):]
 	if count > 0 {
 		files = append(files, c.files[:count]...)
 		c.files = c.files[count:]
 	}
-	if len(c.buf) == 0 {
-		c.buf = nil
-	}
 	return payload, files, nil
+}
+
+// body takes the next size bytes.
+func (c *Conn) body(size int) ([]byte, error) {
+	if size <= readBuffer {
+		if err := c.fill(size); err != nil {
+			return nil, err
+		}
+		payload := make([]byte, size)
+		copy(payload, c.buffer[c.start:])
+		c.start += size
+		return payload, nil
+	}
+	// Grow step by step with what really arrives: a peer that only announces a
+	// large frame makes us allocate little.
+	payload := append(make([]byte, 0, readBuffer), c.buffer[c.start:c.end]...)
+	c.start, c.end = 0, 0
+	for len(payload) < size {
+		if len(payload) == cap(payload) {
+			grown := make([]byte, len(payload), min(size, 2*len(payload)))
+			copy(grown, payload)
+			payload = grown
+		}
+		// Never beyond this frame, where the next one's descriptors may be.
+		n, err := c.read(payload[len(payload):min(cap(payload), size)])
+		if err != nil {
+			return nil, err
+		}
+		payload = payload[:len(payload)+n]
+	}
+	return payload, nil
 }
 
 // fail closes unclaimed descriptors: after an error the stream is useless.
@@ -185,28 +227,36 @@ func (c *Conn) fail(err error) error {
 	return err
 }
 
-// fill reads until at least need bytes are buffered.
+// fill reads until at least need bytes, at most readBuffer, are buffered.
 func (c *Conn) fill(need int) error {
-	if len(c.buf) >= need {
-		return nil
+	for c.end-c.start < need {
+		if c.buffer == nil {
+			c.buffer = make([]byte, readBuffer)
+		}
+		if c.start > 0 {
+			c.end = copy(c.buffer, c.buffer[c.start:c.end])
+			c.start = 0
+		}
+		n, err := c.read(c.buffer[c.end:])
+		if err != nil {
+			return err
+		}
+		c.end += n
 	}
+	return nil
+}
+
+// read takes what there is, at least one byte.
+func (c *Conn) read(into []byte) (int, error) {
 	raw, err := c.file.SyscallConn()
 	if err != nil {
-		return fmt.Errorf("ipc: receive: %w", err)
+		return 0, fmt.Errorf("ipc: receive: %w", err)
 	}
-	for len(c.buf) < need {
-		if cap(c.buf)-len(c.buf) < min(need-len(c.buf), readBuffer) {
-			// Grow step by step with what really arrives: a peer that only
-			// announces a large frame makes us allocate little.
-			grown := make([]byte, len(c.buf), len(c.buf)+max(readBuffer, min(need-len(c.buf), len(c.buf)+readBuffer)))
-			copy(grown, c.buf)
-			c.buf = grown
-		}
-		free := c.buf[len(c.buf):cap(c.buf)]
+	for {
 		var n, oobn int
 		var rerr error
 		err := raw.Read(func(fd uintptr) bool {
-			n, oobn, _, _, rerr = unix.Recvmsg(int(fd), free, c.oob, unix.MSG_CMSG_CLOEXEC)
+			n, oobn, _, _, rerr = unix.Recvmsg(int(fd), into, c.oob, unix.MSG_CMSG_CLOEXEC)
 			return rerr != unix.EAGAIN
 		})
 		if err == nil {
@@ -216,17 +266,16 @@ func (c *Conn) fill(need int) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("ipc: receive: %w", err)
+			return 0, fmt.Errorf("ipc: receive: %w", err)
 		}
 		if err := c.takeFiles(c.oob[:oobn]); err != nil {
-			return err
+			return 0, err
 		}
 		if n == 0 {
-			return io.EOF
+			return 0, io.EOF
 		}
-		c.buf = c.buf[:len(c.buf)+n]
+		return n, nil
 	}
-	return nil
 }
 
 func (c *Conn) takeFiles(oob []byte) error {

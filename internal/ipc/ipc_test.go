@@ -172,3 +172,51 @@ func FuzzRecv(f *testing.F) {
 		}
 	})
 }
+
+// TestLargeFramesGrow: frames around the size of the buffer come whole, one
+// after the other, and those that follow are not lost in it.
+func TestLargeFramesGrow(t *testing.T) {
+	a, b := pair(t, 0)
+	sizes := []int{0, 1, readBuffer - headerSize, readBuffer - 1, readBuffer, readBuffer + 1, 5*readBuffer + 3, 7, 1 << 20, 2}
+	go func() {
+		for i, n := range sizes {
+			a.Send(bytes.Repeat([]byte{byte('a' + i)}, n))
+		}
+	}()
+	for i, n := range sizes {
+		p, _, err := b.Recv()
+		if err != nil || !bytes.Equal(p, bytes.Repeat([]byte{byte('a' + i)}, n)) {
+			t.Fatalf("frame %d of %d bytes: %d bytes, %v", i, n, len(p), err)
+		}
+	}
+}
+
+// BenchmarkPingPong is a small frame there and back.
+func BenchmarkPingPong(b *testing.B) {
+	x, y, err := Pair()
+	if err != nil {
+		b.Fatal(err)
+	}
+	here, there := NewConn(x, 0), NewConn(y, 0)
+	defer here.Close()
+	go func() {
+		defer there.Close()
+		for {
+			p, _, err := there.Recv()
+			if err != nil {
+				return
+			}
+			there.Send(p)
+		}
+	}()
+	frame := make([]byte, 400)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := here.Send(frame); err != nil {
+			b.Fatal(err)
+		}
+		if _, _, err := here.Recv(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
