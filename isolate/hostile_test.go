@@ -42,20 +42,15 @@ func hostileWorker(mode string) {
 		os.Exit(3)
 	}
 	call := frame{kind: frameCall, run: f.run, call: 1, binding: "X", method: "now", data: []byte("[]")}
-	result := func(r Result) frame {
-		b, err := json.Marshal(r)
+	data := func(v any) []byte {
+		b, err := (&frame{}).encodeWith(v)
 		if err != nil {
 			os.Exit(3)
 		}
-		return frame{kind: frameResult, run: f.run, data: b}
+		return b[len((&frame{}).encode(nil)):]
 	}
-	event := func(e Event) frame {
-		b, err := json.Marshal(e)
-		if err != nil {
-			os.Exit(3)
-		}
-		return frame{kind: frameEvent, run: f.run, data: b}
-	}
+	result := func(r Result) frame { return frame{kind: frameResult, run: f.run, data: data(r)} }
+	event := func(e Event) frame { return frame{kind: frameEvent, run: f.run, data: data(e)} }
 	switch mode {
 	case "silent":
 	case "exit":
@@ -106,6 +101,16 @@ func hostileWorker(mode string) {
 		}
 	case "bad event":
 		send(frame{kind: frameEvent, run: f.run, data: []byte("x")})
+	case "cut event":
+		send(frame{kind: frameEvent, run: f.run, data: data(Event{Level: "info"})[:5]})
+	case "more in event":
+		send(frame{kind: frameEvent, run: f.run, data: append(data(Event{Level: "info"}), 0)})
+	case "event data":
+		send(event(Event{Level: "info", Data: json.RawMessage("{")}))
+	case "unknown field":
+		send(frame{kind: frameResult, run: f.run, data: data(map[string]string{"Status": StatusOK, "Phase": PhaseFinished, "More": "x"})})
+	case "result not JSON":
+		send(result(Result{Status: StatusOK, Phase: PhaseFinished, Value: json.RawMessage("{")}))
 	case "bad level":
 		send(event(Event{Level: "<script>"}))
 	case "much output":

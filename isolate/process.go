@@ -26,6 +26,9 @@ type process struct {
 	load  int // of the pool, under its lock
 	ready readyMessage
 
+	// reading holds a token while no run reads what the worker says.
+	reading chan struct{}
+
 	mu     sync.Mutex
 	runs   map[uint64]*remote
 	reason string // why it is dead
@@ -51,8 +54,8 @@ func (p *workerPool) start(ctx context.Context, i int) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	go w.receive()
 	go w.watchMemory()
+	go w.watchEnd()
 	return w, nil
 }
 
@@ -62,7 +65,8 @@ func (p *workerPool) spawn(ctx context.Context, i int, hello helloMessage) (*pro
 	if err != nil {
 		return nil, err
 	}
-	w := &process{pool: p, index: i, conn: ipc.NewConn(ours, maxFrame), runs: map[uint64]*remote{}, dead: make(chan struct{}), ended: make(chan struct{})}
+	w := &process{pool: p, index: i, conn: ipc.NewConn(ours, maxFrame), runs: map[uint64]*remote{}, reading: make(chan struct{}, 1), dead: make(chan struct{}), ended: make(chan struct{})}
+	w.reading <- struct{}{}
 	w.cmd = exec.Command(p.cfg.Exe, p.cfg.Args...)
 	w.cmd.ExtraFiles = []*os.File{theirs}
 	w.cmd.Stderr = &lines{log: p.log, worker: i}
@@ -162,8 +166,9 @@ func (w *process) failed() bool {
 // wait returns when the process was reaped.
 func (w *process) wait() { <-w.ended }
 
-// receive takes frames until the worker is dead.
-func (w *process) receive() {
+// receive takes frames until enough says so or the worker is dead. The caller
+// holds reading's token.
+func (w *process) receive(enough <-chan struct{}) {
 	for {
 		payload, files, err := w.conn.Recv()
 		closeAll(files)
@@ -179,6 +184,22 @@ func (w *process) receive() {
 			w.fail("it broke the protocol", err)
 			return
 		}
+		select {
+		case <-enough:
+			return
+		default:
+		}
+	}
+}
+
+// watchEnd notices the end of a worker in which nothing runs. What it said at
+// last is read before.
+func (w *process) watchEnd() {
+	<-w.ended
+	select {
+	case <-w.reading:
+		w.receive(nil)
+	case <-w.dead:
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 )
@@ -22,7 +23,9 @@ type remote struct {
 	started time.Time
 
 	mu         sync.Mutex
-	overstayed bool // it is why the worker was killed
+	late       *time.Timer // kills the worker if it keeps the run
+	over       bool        // nothing may kill the worker for this run any more
+	overstayed bool        // it is why the worker was killed
 	inbox      []Event
 	result     *Result
 	notify     chan struct{} // one place: there is something for Run
@@ -37,11 +40,11 @@ type remote struct {
 // run sends a job and waits for its end.
 func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host) (*Result, error) {
 	req := job.Request
-	b, err := encodeJSON(job)
+	b, err := (&frame{kind: frameRun, run: id}).encodeWith(job)
 	if err != nil {
-		return nil, fmt.Errorf("isolate: request: %w", err)
+		return nil, err
 	}
-	r := &remote{w: w, id: id, req: req, host: host, notify: make(chan struct{}, 1), calls: map[uint64]context.CancelFunc{}}
+	r := &remote{w: w, id: id, req: req, host: host, notify: make(chan struct{}, 1)}
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithCancel(ctx)
 	defer r.group.Wait()
@@ -56,28 +59,59 @@ func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host
 	}()
 	r.started = time.Now().Add(-job.Spent)
 	// Before the request is sent: a worker that reads nothing blocks that.
-	deadline := r.endBy(time.Until(r.started.Add(req.Limits.Wall+overstay)), "a run overstayed its wall time")
-	defer deadline.Stop()
-	f := frame{kind: frameRun, run: id, data: b}
-	if err := w.conn.Send(f.encode(nil)); err != nil {
+	r.endBy(time.Until(r.started.Add(req.Limits.Wall+overstay)), "a run overstayed its wall time")
+	defer r.end()
+	stop := context.AfterFunc(ctx, r.cancel)
+	defer stop()
+	if err := w.conn.Send(b); err != nil {
 		w.fail("it takes no request", err)
 	}
 	return r.wait(ctx)
 }
 
-// endBy kills the worker after a time.
-func (r *remote) endBy(d time.Duration, reason string) *time.Timer {
-	return time.AfterFunc(d, func() {
+// endBy kills the worker after a time, in place of what was said before.
+func (r *remote) endBy(d time.Duration, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return
+	}
+	if r.late != nil {
+		r.late.Stop()
+	}
+	r.late = time.AfterFunc(d, func() {
 		r.mu.Lock()
-		r.overstayed = true
+		over := r.over
+		r.overstayed = !over
 		r.mu.Unlock()
-		r.w.fail(reason, nil)
+		if !over {
+			r.w.fail(reason, nil)
+		}
 	})
 }
 
-// wait passes events on in their order until there is a result.
+// end is when the worker has given the run back.
+func (r *remote) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	r.late.Stop()
+}
+
+// cancel asks the worker to end the run, which has some time for it.
+func (r *remote) cancel() {
+	left := time.Until(r.started.Add(r.req.Limits.Wall))
+	r.endBy(overstay+min(left, 0), "a run did not end when it was cancelled")
+	f := frame{kind: frameCancel, run: r.id}
+	if err := r.w.conn.Send(f.encode(nil)); err != nil {
+		r.w.fail("it takes no request", err)
+	}
+}
+
+// wait passes events on in their order until there is a result. Of all who wait
+// for a worker one reads what it says, for all: a result that comes alone, as
+// most do, wakes nobody but the goroutine that answers with it.
 func (r *remote) wait(ctx context.Context) (*Result, error) {
-	canceled := ctx.Done()
 	for {
 		events, res := r.drain()
 		for _, e := range events {
@@ -88,14 +122,9 @@ func (r *remote) wait(ctx context.Context) (*Result, error) {
 		}
 		select {
 		case <-r.notify:
-		case <-canceled:
-			canceled = nil
-			late := r.endBy(overstay, "a run did not end when it was cancelled")
-			defer late.Stop()
-			f := frame{kind: frameCancel, run: r.id}
-			if err := r.w.conn.Send(f.encode(nil)); err != nil {
-				r.w.fail("it takes no request", err)
-			}
+		case <-r.w.reading:
+			r.w.receive(r.notify)
+			r.w.reading <- struct{}{}
 		case <-r.w.dead:
 			return r.lost(ctx)
 		}
@@ -184,7 +213,7 @@ func (r *remote) take(f *frame) error {
 		}
 		return nil
 	}
-	res, err := decodeJSON[Result](f.data)
+	res, err := decode[Result](f.data)
 	if err != nil {
 		return err
 	}
@@ -197,7 +226,7 @@ func (r *remote) take(f *frame) error {
 }
 
 func (r *remote) takeEvent(f *frame) error {
-	e, err := decodeJSON[Event](f.data)
+	e, err := decode[Event](f.data)
 	if err != nil {
 		return err
 	}
@@ -214,9 +243,10 @@ func (r *remote) takeEvent(f *frame) error {
 	if e.Kind != eventStdout && e.Kind != eventStderr || r.req.Language != languagePython {
 		e.Kind = eventLog
 	}
-	if string(e.Data) == "null" {
-		e.Data = nil // as it was before it became JSON
+	if len(e.Data) > 0 && !json.Valid(e.Data) {
+		return fmt.Errorf("%w: data of an event", errFrame)
 	}
+	e.Message = strings.ToValidUTF8(e.Message, "\uFFFD")
 	r.inbox = append(r.inbox, *e)
 	r.wake()
 	return nil
@@ -242,6 +272,9 @@ func (r *remote) takeCall(f *frame) error {
 		return fmt.Errorf("%w: a call's number is used twice", errFrame)
 	}
 	ctx, cancel := context.WithCancel(r.ctx)
+	if r.calls == nil {
+		r.calls = map[uint64]context.CancelFunc{}
+	}
 	r.calls[f.call] = cancel
 	id, c := f.call, Call{Binding: f.binding, Method: f.method, Args: f.data}
 	r.group.Go(func() {
@@ -278,7 +311,7 @@ func (r *remote) checkResult(res *Result) error {
 	bad := errors.Join(errFrame, errors.New("result"))
 	switch res.Status {
 	case StatusOK:
-		if res.Error != nil || int64(len(res.Value)) > r.req.Limits.Result {
+		if res.Error != nil || int64(len(res.Value)) > r.req.Limits.Result || !json.Valid(res.Value) {
 			return bad
 		}
 	case StatusError, StatusKilled:
@@ -288,7 +321,7 @@ func (r *remote) checkResult(res *Result) error {
 		res.Value = nil
 		e := res.Error
 		for _, s := range []*string{&e.Kind, &e.Message, &e.File, &e.Stack, &e.Limit, &e.Used, &e.Allowed, &e.Hint} {
-			*s = cut(*s, maxStackText)
+			*s = strings.ToValidUTF8(cut(*s, maxStackText), "\uFFFD")
 		}
 	default:
 		return bad

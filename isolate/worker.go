@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"sync"
@@ -57,6 +58,11 @@ func serveWorker(conn *ipc.Conn) error {
 	if w.engines == nil {
 		return serveCompiler(conn)
 	}
+	// One processor for each worker, and as many workers as there are
+	// processors: what is on its way wakes no thread that looks for work where
+	// there is none, and the runtime's spinning took more of a small call than
+	// its code. Compiling is over, which uses all of them.
+	runtime.GOMAXPROCS(1)
 	return w.serve()
 }
 
@@ -169,7 +175,7 @@ func (w *workerSide) serve() error {
 			return err
 		}
 		if f.kind == frameRun {
-			job, err := decodeJSON[jobMessage](f.data)
+			job, err := decode[jobMessage](f.data)
 			if err != nil || job.Request == nil {
 				return errors.Join(errFrame, err)
 			}
@@ -224,9 +230,9 @@ func (r *workerRun) finish(res *Result, err error) {
 		res = &Result{Status: StatusError, Phase: PhaseNotStarted, Error: &Error{Kind: KindInternal, Message: "the worker has no isolate to give"}}
 		fmt.Fprintln(os.Stderr, "isolate worker:", err)
 	}
-	b, err := encodeJSON(res)
+	b, err := (&frame{kind: frameResult, run: r.id}).encodeWith(res)
 	if err == nil {
-		err = r.w.send(&frame{kind: frameResult, run: r.id, data: b})
+		err = r.w.conn.Send(b)
 	}
 	if err != nil {
 		// Without its result the daemon waits for the deadline; it may as well
@@ -238,12 +244,12 @@ func (r *workerRun) finish(res *Result, err error) {
 
 // Event implements Host.
 func (r *workerRun) Event(e Event) {
-	b, err := encodeJSON(e)
+	b, err := (&frame{kind: frameEvent, run: r.id}).encodeWith(e)
 	if err != nil {
-		return // its text was made valid before
+		return // there is nothing in it that cannot be encoded
 	}
 	// A broken socket shows in serve.
-	_ = r.w.send(&frame{kind: frameEvent, run: r.id, data: b})
+	_ = r.w.conn.Send(b)
 }
 
 // Call implements Host.
