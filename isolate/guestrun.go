@@ -1,0 +1,290 @@
+package isolate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// A guestRun is what runs have in common whose guest waits for each host call:
+// limits, clocks, output and calls. All of it happens on one goroutine.
+type guestRun struct {
+	req  *Request
+	host Host
+	fuel func() int64 // that the guest has used
+
+	ctx     context.Context // ends with the wall limit or the caller
+	started time.Time
+	usage   Usage
+	lines   int
+	phase   string
+	random  randomness
+	clock   clock
+	time    cpuTime
+	streams [2]stream // stdout and stderr
+	outcome *outcome
+}
+
+// begin prepares a run of a job. The caller calls end when it is over.
+func (r *guestRun) begin(ctx context.Context, job *jobMessage, host Host, fuel func() int64) (end func()) {
+	*r = guestRun{req: job.Request, host: host, fuel: fuel, started: time.Now().Add(-job.Spent), phase: PhaseNotStarted}
+	r.streams[0].kind, r.streams[1].kind = eventStdout, eventStderr
+	var cancel context.CancelFunc
+	r.ctx, cancel = context.WithDeadlineCause(ctx, r.started.Add(r.req.Limits.Wall), errWall)
+	r.random, r.clock = newRandomness(r.req.Seed), newClock(r.req.Clock, r.started)
+	r.time.start()
+	return func() {
+		r.time.stop()
+		cancel()
+	}
+}
+
+const (
+	// streamChunk is how much of a stream makes an event.
+	streamChunk = 8 << 10
+	// streamDelay is how long a line may wait for others.
+	streamDelay = 20 * time.Millisecond
+)
+
+// A stream gathers output, so that a line is not an event.
+type stream struct {
+	kind  string
+	buf   []byte
+	since time.Time
+}
+
+// Write implements the Hooks of engines.
+func (r *guestRun) Write(fd int, b []byte) error {
+	if over := r.usage.Output + int64(len(b)); over > r.req.Limits.Output {
+		return limitError("output", over, r.req.Limits.Output)
+	}
+	// What is on the other stream comes first.
+	if other := &r.streams[2-fd]; len(other.buf) > 0 {
+		if err := r.send(other, true); err != nil {
+			return err
+		}
+	}
+	s := &r.streams[fd-1]
+	if len(s.buf) == 0 {
+		s.since = time.Now()
+	}
+	for len(b) > 0 {
+		n := min(len(b), streamChunk)
+		s.buf = append(s.buf, b[:n]...)
+		b = b[n:]
+		if len(s.buf) >= streamChunk {
+			if err := r.send(s, false); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// send makes an event of what a stream holds; unless all is asked for, without
+// a character that is not there to its end.
+func (r *guestRun) send(s *stream, all bool) error {
+	n := len(s.buf)
+	if !all {
+		for i := 1; i <= utf8.UTFMax && i <= n; i++ {
+			if c := s.buf[n-i]; utf8.RuneStart(c) {
+				if !utf8.FullRune(s.buf[n-i:]) {
+					n -= i
+				}
+				break
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	e := Event{Kind: s.kind, Level: "info", Message: string(s.buf[:n])}
+	if s.kind == eventStderr {
+		e.Level = "warn"
+	}
+	s.buf = append(s.buf[:0], s.buf[n:]...)
+	s.since = time.Now()
+	return r.emit(e)
+}
+
+// flush sends what the streams hold: all, or what has waited long enough.
+func (r *guestRun) flush(all bool) error {
+	for i := range r.streams {
+		s := &r.streams[i]
+		if len(s.buf) > 0 && (all || time.Since(s.since) >= streamDelay) {
+			if err := r.send(s, all); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A reply is the answer of a host call: a value, or an error for the code.
+type reply struct {
+	value json.RawMessage
+	err   error
+}
+
+// ask makes a host call and waits for its answer. An error ends the run.
+func (r *guestRun) ask(c Call) (reply, error) {
+	if !r.req.granted(c.Binding, c.Method) {
+		return reply{}, &Error{Kind: KindThrown, Message: "the code called " + cut(c.Binding+"."+c.Method, 100) + ", which it was not granted"}
+	}
+	if r.usage.Calls++; r.usage.Calls > r.req.Limits.Calls {
+		return reply{}, limitError("calls", r.usage.Calls, r.req.Limits.Calls)
+	}
+	if c.Binding == fetchBinding {
+		if r.usage.Requests++; r.usage.Requests > r.req.Limits.Requests {
+			return reply{}, limitError("requests", r.usage.Requests, r.req.Limits.Requests)
+		}
+	}
+	if len(c.Args) > MaxArgs || !json.Valid(c.Args) {
+		return reply{err: fmt.Errorf("the arguments have %d bytes, at most %d are taken", len(c.Args), MaxArgs)}, nil
+	}
+	if err := r.flush(true); err != nil {
+		return reply{}, err
+	}
+	r.phase = PhaseEffectsPossible
+	r.time.stop()
+	defer r.time.start()
+	// A host that does not heed the context must not hold the run.
+	answered := make(chan reply, 1)
+	go func() {
+		v, err := r.host.Call(r.ctx, c)
+		answered <- reply{v, err}
+	}()
+	select {
+	case a := <-answered:
+		switch {
+		case r.ctx.Err() != nil:
+			return reply{}, r.ended()
+		case a.err != nil:
+			return reply{err: a.err}, nil
+		case len(a.value) > MaxAnswer:
+			return reply{err: fmt.Errorf("the answer has %d bytes, at most %d are taken", len(a.value), MaxAnswer)}, nil
+		case len(a.value) == 0:
+			a.value = json.RawMessage("null")
+		}
+		return a, nil
+	case <-r.ctx.Done():
+		t := time.NewTimer(grace)
+		defer t.Stop()
+		select {
+		case <-answered:
+		case <-t.C:
+		}
+		return reply{}, r.ended()
+	}
+}
+
+// emit counts an event and passes it on.
+func (r *guestRun) emit(e Event) error {
+	e.Time, e.Message = r.clock.wall(), strings.ToValidUTF8(e.Message, "\uFFFD")
+	// As the pool counts it that does not trust its worker.
+	r.usage.Output += outputOf(e.Message, string(e.Data))
+	if r.usage.Output > r.req.Limits.Output {
+		return limitError("output", r.usage.Output, r.req.Limits.Output)
+	}
+	if r.lines++; r.lines > maxLines {
+		return limitError("lines", r.lines, maxLines)
+	}
+	r.host.Event(e)
+	return nil
+}
+
+// ended says why ctx is done.
+func (r *guestRun) ended() error {
+	if errors.Is(context.Cause(r.ctx), errWall) {
+		return limitError("wall", time.Since(r.started).Round(time.Millisecond), r.req.Limits.Wall)
+	}
+	return &Error{Kind: KindCanceled, Message: "the caller has ended the run"}
+}
+
+func (r *guestRun) log(level, message, data string) error {
+	switch level {
+	case "debug", "info", "warn", "error":
+	default:
+		level = "info"
+	}
+	e := Event{Kind: eventLog, Level: level, Message: message}
+	if data != "" && json.Valid([]byte(data)) {
+		e.Data = json.RawMessage(data)
+	}
+	if err := r.flush(true); err != nil {
+		return err
+	}
+	return r.emit(e)
+}
+
+// Tick implements the Hooks of engines.
+func (r *guestRun) Tick() error {
+	if cpu := r.cpu(); cpu >= r.req.Limits.CPU {
+		return limitError("cpu", cpu.Round(time.Millisecond), r.req.Limits.CPU)
+	}
+	if r.ctx.Err() != nil {
+		return r.ended()
+	}
+	if time.Since(r.started) >= r.req.Limits.Wall {
+		return limitError("wall", time.Since(r.started).Round(time.Millisecond), r.req.Limits.Wall)
+	}
+	r.time.yield()
+	return r.flush(false)
+}
+
+func (r *guestRun) cpu() time.Duration {
+	if r.req.Seed != nil || r.req.Clock != nil {
+		return time.Duration(r.fuel()) * time.Microsecond / fuelPerMicrosecond
+	}
+	return r.time.now()
+}
+
+// Now implements the Hooks of engines.
+func (r *guestRun) Now() (realtime, monotonic int64, err error) {
+	realtime, monotonic = r.clock.now()
+	return realtime, monotonic, nil
+}
+
+// Sleep implements the Hooks of engines.
+func (r *guestRun) Sleep(ns int64) error {
+	d := time.Duration(ns)
+	if r.clock.virtual() {
+		r.clock.advance(r.clock.elapsed() + min(d, maxWall))
+		return nil
+	}
+	if err := r.flush(true); err != nil {
+		return err
+	}
+	r.time.stop()
+	defer r.time.start()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-r.ctx.Done():
+		return r.ended()
+	}
+}
+
+// Random implements the Hooks of engines.
+func (r *guestRun) Random(b []byte) { r.random.Read(b) }
+
+func (r *guestRun) done(value string) error {
+	if r.outcome != nil {
+		return nil
+	}
+	if int64(len(value)) > r.req.Limits.Result {
+		return limitError("result", len(value), r.req.Limits.Result)
+	}
+	raw := json.RawMessage(value)
+	if !json.Valid(raw) {
+		return &Error{Kind: KindThrown, Message: "the result is not JSON"}
+	}
+	r.outcome = &outcome{value: raw}
+	return nil
+}
