@@ -15,6 +15,7 @@ import (
 
 	"sandboxd/isolate/memimage"
 	"sandboxd/isolate/wasmbin"
+	"sandboxd/isolate/wasmvm"
 )
 
 //go:embed py/*.py
@@ -46,16 +47,7 @@ type State struct {
 	// Thread is where the thread state points to the frame under way; 0 if that
 	// is not known.
 	Thread uint32
-	// Globals are the exported mutable globals, Fuel the one that is counted
-	// down; empty: none is.
-	Globals []Global
-	Fuel    string
-}
-
-// A Global is a mutable global and what it held when the image was taken.
-type Global struct {
-	Name  string
-	Value uint64
+	wasmvm.State
 }
 
 // A Snapshot is a booted interpreter. It can be passed on to other processes.
@@ -87,7 +79,7 @@ type BootOptions struct {
 
 // Boot compiles and boots the interpreter, or takes what it has kept of that.
 func Boot(ctx context.Context, o BootOptions) (*Snapshot, error) {
-	e := &Engine{opts: Options{Cache: o.Cache, MaxMemory: o.MaxMemory, Quantum: DefaultQuantum}}
+	e := &Engine{opts: Options{MaxMemory: o.MaxMemory, Quantum: DefaultQuantum}}
 	defer e.Close()
 	kept := ""
 	if !o.Unmetered {
@@ -101,8 +93,8 @@ func Boot(ctx context.Context, o BootOptions) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.compile(ctx, module); err != nil {
-		return nil, err
+	if e.code, err = wasmvm.Compile(ctx, module, o.Cache, hostModules); err != nil {
+		return nil, fmt.Errorf("cpython: %w", err)
 	}
 	memory, err := e.boot(ctx, data)
 	if err != nil {
@@ -121,76 +113,40 @@ func Boot(ctx context.Context, o BootOptions) (*Snapshot, error) {
 // rewrite meters the module and notes its globals in e.state. data is what the
 // memory begins with.
 func (e *Engine) rewrite(o *BootOptions) (module, data []byte, err error) {
-	code, data, err := splitData(o.Wasm)
+	code, data, err := wasmvm.SplitData(o.Wasm)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("cpython: %w", err)
 	}
-	module, info, err := wasmbin.Rewrite(code, wasmbin.Options{
-		Meter:           !o.Unmetered,
-		FuelExport:      fuelExport,
-		OutOfFuelModule: fuelModule,
-		OutOfFuelName:   fuelName,
-		ExportGlobals:   globalPrefix,
-	})
+	module, info, err := wasmbin.Rewrite(code, wasmvm.Rewriting(!o.Unmetered))
 	if err != nil {
 		return nil, nil, fmt.Errorf("cpython: rewrite: %w", err)
 	}
-	if err := resettable(info); err != nil {
-		return nil, nil, err
+	if err := wasmvm.Resettable(info); err != nil {
+		return nil, nil, fmt.Errorf("cpython: %w", err)
 	}
 	if n := len(info.ExportedGlobals); n != 1 || info.ExportedGlobals[0].Type != wasmbin.I32 {
 		return nil, nil, fmt.Errorf("cpython: the module has %d mutable globals, not only a stack pointer", n)
 	}
-	e.state.Globals = []Global{{Name: info.ExportedGlobals[0].Name}}
-	if !o.Unmetered {
-		e.state.Fuel = fuelExport
-	}
+	e.state.State = wasmvm.NewState(info, !o.Unmetered)
 	return module, data, nil
-}
-
-// resettable says no to a module whose instances hold state that neither the
-// memory nor the exported globals have: they could not be made clean again.
-func resettable(info *wasmbin.Info) error {
-	switch {
-	case info.MutatesTable:
-		return errors.New("cpython: the module changes its table: instances cannot be reset")
-	case info.DropsData || info.InitsMemory:
-		return errors.New("cpython: the module uses passive data: instances cannot be reset")
-	case info.HasStart:
-		return errors.New("cpython: the module has a start function")
-	case len(info.Memories) != 1 || info.Memories[0].Shared:
-		return errors.New("cpython: the module must have one memory of its own")
-	}
-	for _, imp := range info.Imports {
-		if imp.Kind != wasmbin.KindFunc {
-			return fmt.Errorf("cpython: the module imports a %s: instances would share it", imp.Kind)
-		}
-	}
-	return nil
 }
 
 // boot runs _start over the data until it asks for the time, and gives the
 // memory as it is then.
 func (e *Engine) boot(ctx context.Context, data []byte) ([]byte, error) {
-	mem := memimage.NewMemory(nil, e.opts.MaxMemory)
-	mod, err := e.instantiate(ctx, mem)
+	vm, err := e.over(ctx, memimage.NewMemory(nil, e.opts.MaxMemory))
 	if err != nil {
 		return nil, err
 	}
-	defer mod.Close(ctx)
-	vm, err := e.wrap(mod, mem)
-	if err != nil {
-		return nil, err
-	}
+	defer vm.close()
 	hooks := &bootHooks{vm: vm}
 	vm.hooks, vm.limit, vm.sys.Args = hooks, e.opts.MaxMemory, arguments
-	vm.refill(e.opts.Quantum)
-	if !mod.Memory().Write(0, data) {
+	if !vm.mod.Memory().Write(0, data) {
 		return nil, errors.New("cpython: the data does not fit the memory")
 	}
-	_, err = mod.ExportedFunction("_start").Call(vm.ctx)
+	_, err = vm.mod.ExportedFunction("_start").Call(vm.ctx)
 	if hooks.memory == nil {
-		return nil, fmt.Errorf("cpython: boot: no image was taken: %w\n%s", errors.Join(vm.cause, err), hooks.output)
+		return nil, fmt.Errorf("cpython: boot: no image was taken: %w\n%s", errors.Join(vm.Err(), err), hooks.output)
 	}
 	return hooks.memory, nil
 }
@@ -280,7 +236,7 @@ func (e *Engine) warmUp(ctx context.Context) error {
 		return nil
 	}
 	for range 2 {
-		vm, err := e.newVM(ctx)
+		vm, err := e.New(ctx)
 		if err != nil {
 			return err
 		}
@@ -288,7 +244,7 @@ func (e *Engine) warmUp(ctx context.Context) error {
 		if err == nil {
 			err = e.img.Learn(vm.mem)
 		}
-		vm.close()
+		e.Discard(vm)
 		if err != nil {
 			return fmt.Errorf("cpython: warm up: %w", err)
 		}

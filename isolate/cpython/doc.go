@@ -8,7 +8,7 @@
 // function is called through its type's tp_call slot, as if the frames of
 // _start, which nobody returns into, had gone on. The code is metered by
 // isolate/wasmbin: when its fuel runs out the Hooks of the VM are asked whether
-// it may go on.
+// it may go on. What it shares with other interpreters is in isolate/wasmvm.
 //
 // The standard library is in the binary's data, behind the guest's own virtual
 // file system. All other files are in a tree in memory that a run begins with and
@@ -16,10 +16,11 @@
 // descriptors, all of them answered by Hooks; there is no file, directory,
 // environment variable or socket of the host's.
 //
-// Package isolate calls it. It may import isolate/memimage, isolate/wasi, isolate/wasmbin,
-// wazero and golang.org/x/sys; it knows nothing of tenants, requests or limits.
+// Package isolate calls it. It may import isolate/memimage, isolate/wasi,
+// isolate/wasmvm, isolate/wasmbin, wazero and golang.org/x/sys; it knows nothing
+// of tenants, requests or limits.
 //
 // It must never hand the guest anything but what Hooks answers, trust a pointer
 // or length that the guest gives, or reuse an instance that is not provably as
-// new (see VM.reset).
+// new (see wasmvm.Instance.Restore).
 package cpython

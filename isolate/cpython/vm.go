@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental/table"
@@ -14,6 +13,7 @@ import (
 
 	"sandboxd/isolate/memimage"
 	"sandboxd/isolate/wasi"
+	"sandboxd/isolate/wasmvm"
 )
 
 // Hooks answer what a VM asks while it runs. They are called on the goroutine
@@ -39,93 +39,42 @@ type Hooks interface {
 // use.
 type VM struct {
 	eng   *Engine
-	mod   api.Module
-	mem   *memimage.Memory
-	ctx   *vmContext
+	inst  *wasmvm.Instance
+	mod   api.Module       // of inst
+	mem   *memimage.Memory // of inst
+	ctx   context.Context
 	call  api.Function // tp_call of the function type
-	fuel  api.MutableGlobal
-	globs []api.MutableGlobal
 	hooks Hooks
 
-	sys     wasi.System // descriptor 0 is for messages
-	limit   uint64      // of linear memory and files together
-	busy    bool
-	spent   int64 // fuel of finished quanta
-	granted int64 // fuel given with the last refill
-	cause   error // why the VM is dead
-	live    bool  // is among the live ones
-	// idleSince is when the engine took the VM back; zero once it was trimmed.
-	idleSince time.Time
+	sys   wasi.System // descriptor 0 is for messages
+	limit uint64      // of linear memory and files together
+	busy  bool
 }
 
 // newVM makes a VM over the image.
 func (e *Engine) newVM(ctx context.Context) (*VM, error) {
-	mem := memimage.NewMemory(e.img, e.opts.MaxMemory)
-	mod, err := e.instantiate(ctx, mem)
+	vm, err := e.over(ctx, memimage.NewMemory(e.img, e.opts.MaxMemory))
 	if err != nil {
 		return nil, err
 	}
-	vm, err := e.wrap(mod, mem)
-	if err != nil {
-		mod.Close(ctx)
-		return nil, err
-	}
-	if have := uint64(mod.Memory().Size()); have < e.img.Size() {
-		if _, ok := mod.Memory().Grow(uint32((e.img.Size() - have) / wasmPage)); !ok {
-			vm.close()
-			return nil, errors.New("cpython: the image does not fit the memory")
-		}
-	}
-	vm.call = table.LookupFunction(mod, 0, e.state.Call,
+	vm.call = table.LookupFunction(vm.mod, 0, e.state.Call,
 		[]api.ValueType{api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32}, []api.ValueType{api.ValueTypeI32})
-	vm.restoreGlobals()
-	e.count(1, 1)
-	vm.live = true
 	return vm, nil
 }
 
-func (e *Engine) wrap(mod api.Module, mem *memimage.Memory) (*VM, error) {
-	vm := &VM{eng: e, mod: mod, mem: mem}
-	vm.ctx = &vmContext{Context: context.Background(), vm: vm}
-	vm.sys = wasi.System{Host: world{vm}, Memory: mod.Memory(), Message: vm.message}
-	for _, g := range e.state.Globals {
-		mg, ok := mod.ExportedGlobal(g.Name).(api.MutableGlobal)
-		if !ok {
-			return nil, fmt.Errorf("cpython: global %s is not there", g.Name)
-		}
-		vm.globs = append(vm.globs, mg)
+func (e *Engine) over(ctx context.Context, mem *memimage.Memory) (*VM, error) {
+	inst, err := e.code.New(ctx, mem, &e.state.State, e.opts.Quantum)
+	if err != nil {
+		return nil, fmt.Errorf("cpython: %w", err)
 	}
-	if e.state.Fuel != "" {
-		fuel, ok := mod.ExportedGlobal(e.state.Fuel).(api.MutableGlobal)
-		if !ok {
-			return nil, fmt.Errorf("cpython: global %s is not there", e.state.Fuel)
-		}
-		vm.fuel = fuel
-	}
+	vm := &VM{eng: e, inst: inst, mod: inst.Mod, mem: mem}
+	vm.ctx = wasmvm.Context(vm)
+	vm.sys = wasi.System{Host: world{vm}, Memory: vm.mod.Memory(), Message: vm.message}
 	return vm, nil
-}
-
-func (vm *VM) restoreGlobals() {
-	for i, g := range vm.globs {
-		g.Set(vm.eng.state.Globals[i].Value)
-	}
-	vm.spent = 0
-	vm.refill(vm.eng.opts.Quantum)
-}
-
-func (vm *VM) refill(n int64) {
-	vm.granted = n
-	if vm.fuel != nil {
-		vm.fuel.Set(uint64(n))
-	}
 }
 
 // A MemoryError ends a VM whose memory would have grown beyond its limit.
-type MemoryError struct{ Want, Limit uint64 }
-
-func (e *MemoryError) Error() string {
-	return fmt.Sprintf("cpython: memory of %d bytes wanted, %d allowed", e.Want, e.Limit)
-}
+type MemoryError = wasmvm.MemoryError
 
 // An ExitError says that the guest ended itself: os._exit, or a fatal error of
 // the interpreter.
@@ -141,21 +90,11 @@ func (e *CrashError) Error() string { return "cpython: the interpreter crashed: 
 
 func (e *CrashError) Unwrap() error { return e.Err }
 
-// aborted is what abort panics with.
-type aborted struct{}
-
-func (aborted) Error() string { return "cpython: aborted" }
-
 // abort ends the VM from within a host function: wazero unwinds the guest.
-func (vm *VM) abort(err error) {
-	if vm.cause == nil {
-		vm.cause = err
-	}
-	panic(aborted{})
-}
+func (vm *VM) abort(err error) { vm.inst.Abort(err) }
 
 // Err says why the VM is dead, nil while it lives.
-func (vm *VM) Err() error { return vm.cause }
+func (vm *VM) Err() error { return vm.inst.Err() }
 
 // A Job is what a VM is to run.
 type Job struct {
@@ -170,8 +109,8 @@ type Job struct {
 
 // Run gives a clean VM to hooks and calls the dispatch function.
 func (vm *VM) Run(hooks Hooks, job Job) error {
-	if vm.cause != nil {
-		return vm.cause
+	if err := vm.Err(); err != nil {
+		return err
 	}
 	if job.Memory < vm.mem.Size() || job.Memory > vm.mem.Reserved() {
 		return fmt.Errorf("cpython: memory limit %d is not within %d and %d", job.Memory, vm.mem.Size(), vm.mem.Reserved())
@@ -184,30 +123,20 @@ func (vm *VM) Run(hooks Hooks, job Job) error {
 	err := vm.call.CallWithStack(vm.ctx, stack[:])
 	vm.busy = false
 	switch {
-	case vm.cause != nil:
 	case err != nil:
-		vm.cause = &CrashError{err}
-	case uint32(stack[0]) == 0:
+		return vm.inst.Fail(&CrashError{err})
+	case vm.Err() == nil && uint32(stack[0]) == 0:
 		// An exception left dispatch, which catches all of them.
-		vm.cause = &CrashError{errors.New("dispatch raised an exception")}
+		return vm.inst.Fail(&CrashError{errors.New("dispatch raised an exception")})
 	}
-	return vm.cause
+	return vm.Err()
 }
 
 // limitMemory lets the linear memory have what files leave of the limit.
-func (vm *VM) limitMemory(files uint64) {
-	vm.mem.SetLimit(vm.limit-min(files, vm.limit), func(want uint64) {
-		vm.abort(&MemoryError{Want: want + files, Limit: vm.limit})
-	})
-}
+func (vm *VM) limitMemory(files uint64) { vm.inst.LimitMemory(vm.limit, files) }
 
 // Fuel is what the guest has used of it.
-func (vm *VM) Fuel() int64 {
-	if vm.fuel == nil {
-		return 0
-	}
-	return vm.spent + vm.granted - int64(vm.fuel.Get())
-}
+func (vm *VM) Fuel() int64 { return vm.inst.Fuel() }
 
 // Memory is the size of the linear memory, which never shrinks, and of files.
 func (vm *VM) Memory() uint64 {
@@ -216,8 +145,7 @@ func (vm *VM) Memory() uint64 {
 
 // outOfFuel is called by the guest.
 func (vm *VM) outOfFuel() {
-	vm.spent += vm.granted - int64(vm.fuel.Get())
-	vm.refill(vm.eng.opts.Quantum)
+	vm.inst.Refill()
 	if err := vm.hooks.Tick(); err != nil {
 		vm.abort(err)
 	}
@@ -225,48 +153,30 @@ func (vm *VM) outOfFuel() {
 
 // charge takes fuel for what the host does for the guest.
 func (vm *VM) charge(units int64) {
-	if vm.fuel == nil {
-		return
-	}
-	left := int64(vm.fuel.Get()) - units
-	vm.fuel.Set(uint64(left))
-	if left < 0 {
+	if vm.inst.Charge(units) {
 		vm.outOfFuel()
 	}
 }
 
-// reset makes the VM as new, or says why it cannot. Everything that a call can
-// have changed is: the linear memory and its size, the mutable globals, the
-// files, and what is unread on descriptor 0. The module has no table or passive data that
-// code could change (resettable). A VM that was ended in the middle is not
-// reused: its stack was unwound from outside.
+// reset makes the VM as new, with its files and what is unread on descriptor 0,
+// or says why it cannot; see wasmvm.Instance.Restore.
 func (vm *VM) reset() error {
-	if vm.cause != nil {
-		return vm.cause
-	}
-	if vm.busy {
+	if vm.busy && vm.Err() == nil {
 		return errors.New("cpython: a call is under way")
 	}
+	vm.forget()
+	return vm.inst.Restore()
+}
+
+// forget drops what was given for one call.
+func (vm *VM) forget() {
 	vm.hooks = nil
 	vm.sys.Reset()
-	if err := vm.mem.Reset(); err != nil {
-		return err
-	}
-	vm.restoreGlobals()
-	return nil
 }
 
 func (vm *VM) close() {
-	if vm.cause == nil {
-		vm.cause = ErrClosed
-	}
-	vm.hooks = nil
-	vm.sys.Reset()
-	vm.mod.Close(context.Background())
-	if vm.live {
-		vm.live = false
-		vm.eng.count(0, -1)
-	}
+	vm.forget()
+	vm.inst.Close()
 }
 
 func dup(f *os.File) (*os.File, error) {

@@ -4,48 +4,20 @@ import (
 	"context"
 
 	"github.com/tetratelabs/wazero"
-	"github.com/tetratelabs/wazero/api"
 
 	"sandboxd/isolate/wasi"
+	"sandboxd/isolate/wasmvm"
 )
 
 // hostModules are all that the guest can import. What the guest's own file
 // system, which has the standard library, does not answer goes to its wasi.System.
 func hostModules(ctx context.Context, r wazero.Runtime) error {
 	b := r.NewHostModuleBuilder(wasi.Module)
-	wasi.Export(b, func(ctx context.Context) *wasi.System { return &vmOf(ctx).sys })
+	wasi.Export(b, func(ctx context.Context) *wasi.System { return &wasmvm.Of[*VM](ctx).sys })
 	if _, err := b.Instantiate(ctx); err != nil {
 		return err
 	}
-	_, err := r.NewHostModuleBuilder(fuelModule).NewFunctionBuilder().
-		WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, _ api.Module, _ []uint64) { vmOf(ctx).outOfFuel() }), nil, nil).
-		Export(fuelName).Instantiate(ctx)
-	return err
-}
-
-// vmKey is the key under which a vmContext answers itself.
-type vmKey struct{}
-
-// A vmContext is the context of every call into a VM, so that a host function
-// finds it without a look-up.
-type vmContext struct {
-	context.Context
-	vm *VM
-}
-
-// Value implements context.Context.
-func (c *vmContext) Value(key any) any {
-	if key == (vmKey{}) {
-		return c.vm
-	}
-	return c.Context.Value(key)
-}
-
-func vmOf(ctx context.Context) *VM {
-	if c, ok := ctx.(*vmContext); ok {
-		return c.vm
-	}
-	return ctx.Value(vmKey{}).(*VM)
+	return wasmvm.Export(ctx, r, nil, (*VM).outOfFuel)
 }
 
 // arguments of the interpreter: isolated from environment variables and

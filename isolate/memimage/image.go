@@ -99,7 +99,7 @@ func open(f *os.File) (*Image, error) {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return nil, fmt.Errorf("memimage: size: %w", err)
 	}
-	if st.Size <= 0 || st.Size%wasmPage != 0 {
+	if st.Size <= 0 || st.Size%PageSize != 0 {
 		return nil, fmt.Errorf("memimage: %d bytes are not a linear memory", st.Size)
 	}
 	all, err := unix.Mmap(int(f.Fd()), 0, int(st.Size), unix.PROT_READ, unix.MAP_PRIVATE)

@@ -11,7 +11,7 @@ import (
 
 // content is a memory with zeros in between, also a run of them longer than gap.
 func content(pages int) []byte {
-	b := make([]byte, pages*wasmPage)
+	b := make([]byte, pages*PageSize)
 	r := rand.New(rand.NewPCG(1, 2))
 	for p := 0; p < len(b); p += hostPage {
 		if p/hostPage%5 != 0 && (p < 20*hostPage || p > 20*hostPage+2*gap) {
@@ -59,7 +59,7 @@ func newMemory(t *testing.T, img *Image, reserved uint64) *Memory {
 func TestMemoryIsPrivate(t *testing.T) {
 	want := content(32)
 	img := newImage(t, want)
-	a, b := newMemory(t, img, 64*wasmPage), newMemory(t, img, 64*wasmPage)
+	a, b := newMemory(t, img, 64*PageSize), newMemory(t, img, 64*PageSize)
 	if !bytes.Equal(a.bytes(), want) {
 		t.Fatal("a new memory does not read as the image")
 	}
@@ -74,7 +74,7 @@ func TestReset(t *testing.T) {
 	img := newImage(t, want)
 	r := rand.New(rand.NewPCG(3, 4))
 	write := func(m *Memory, page int) { m.bytes()[page*hostPage+r.IntN(hostPage)]++ }
-	first := newMemory(t, img, 64*wasmPage)
+	first := newMemory(t, img, 64*PageSize)
 	for _, p := range []int{0, 1, 9, 100, 101, 102, 400} {
 		write(first, p)
 	}
@@ -84,7 +84,7 @@ func TestReset(t *testing.T) {
 	if img.Hot() < 7*hostPage || img.Hot() >= img.Size() {
 		t.Errorf("%d bytes are hot", img.Hot())
 	}
-	m := newMemory(t, img, 64*wasmPage)
+	m := newMemory(t, img, 64*PageSize)
 	for round := range 50 {
 		for range 20 {
 			write(m, r.IntN(len(want)/hostPage))
@@ -103,7 +103,7 @@ func TestReset(t *testing.T) {
 
 func TestDrop(t *testing.T) {
 	want := content(8)
-	m := newMemory(t, newImage(t, want), 16*wasmPage)
+	m := newMemory(t, newImage(t, want), 16*PageSize)
 	for i := range m.bytes() {
 		m.bytes()[i] = 0xff
 	}
@@ -114,13 +114,13 @@ func TestDrop(t *testing.T) {
 
 func TestGrowth(t *testing.T) {
 	img := newImage(t, content(4))
-	m := newMemory(t, img, 16*wasmPage)
+	m := newMemory(t, img, 16*PageSize)
 	var wanted uint64
-	m.SetLimit(6*wasmPage+17, func(want uint64) { wanted = want })
-	if b := m.Reallocate(6 * wasmPage); len(b) != 6*wasmPage || b[5*wasmPage] != 0 {
+	m.SetLimit(6*PageSize+17, func(want uint64) { wanted = want })
+	if b := m.Reallocate(6 * PageSize); len(b) != 6*PageSize || b[5*PageSize] != 0 {
 		t.Error("the limit itself is refused")
 	}
-	if m.Reallocate(7*wasmPage) != nil || wanted != 7*wasmPage {
+	if m.Reallocate(7*PageSize) != nil || wanted != 7*PageSize {
 		t.Errorf("more than the limit is given; over was told %d", wanted)
 	}
 	if m.Reset() == nil {
@@ -130,7 +130,7 @@ func TestGrowth(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(path, make([]byte, wasmPage), 0o600); err != nil {
+	if err := os.WriteFile(path, make([]byte, PageSize), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f, err := os.Open(path)

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const wasmPage = 64 << 10
+// PageSize is that of WebAssembly, in bytes.
+const PageSize = 64 << 10
 
 // A Memory is a linear memory: an address range reserved once, of which the
 // first part may be touched. It is its own allocator, for one instance.
@@ -38,8 +39,14 @@ func NewMemory(img *Image, reserved uint64) *Memory {
 // SetLimit sets the largest size. Where more is wanted, over is called, which
 // may panic; if it returns, or is nil, the guest is told that it cannot grow.
 func (m *Memory) SetLimit(limit uint64, over func(want uint64)) {
-	m.limit, m.over = limit/wasmPage*wasmPage, over
+	m.limit, m.over = limit/PageSize*PageSize, over
 }
+
+// Image is what the memory is made from, nil while an image is made.
+func (m *Memory) Image() *Image { return m.img }
+
+// Limit is the largest size in bytes, as it was set last.
+func (m *Memory) Limit() uint64 { return m.limit }
 
 // Err says why the memory could not be allocated: wazero cannot be told.
 func (m *Memory) Err() error { return m.err }

@@ -6,82 +6,39 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/tetratelabs/wazero"
-	"github.com/tetratelabs/wazero/experimental"
+	"sandboxd/isolate/memimage"
 )
 
-// takeImage boots an interpreter and keeps its memory.
-func (e *Engine) takeImage(ctx context.Context) error {
-	data, err := e.initialData(ctx)
+// takeImage boots an interpreter over the module's data and keeps its memory.
+func (e *Engine) takeImage(ctx context.Context, data []byte) error {
+	vm, err := e.over(ctx, memimage.NewMemory(nil, e.opts.MaxMemory))
 	if err != nil {
 		return err
 	}
-	mem := &linear{reserved: e.opts.MaxMemory, limit: e.opts.MaxMemory}
-	mod, err := e.instantiate(ctx, mem)
-	if err != nil {
-		return err
-	}
-	defer mod.Close(ctx)
-	vm, err := e.wrap(mod, mem)
-	if err != nil {
-		return err
-	}
-	mem.over = nil
+	defer vm.close()
 	vm.hooks = bootHooks{}
-	vm.refill(e.opts.Quantum)
-	if !mod.Memory().Write(0, data) {
+	if !vm.mod.Memory().Write(0, data) {
 		return errors.New("quickjs: the data does not fit the memory")
 	}
 	if err := vm.bootUp(); err != nil {
 		return fmt.Errorf("quickjs: boot: %w", err)
 	}
-	for _, g := range vm.globs {
-		e.boot.globals = append(e.boot.globals, g.Get())
+	for i, v := range vm.inst.Values() {
+		e.state.Globals[i].Value = v
 	}
-	all, ok := mod.Memory().Read(0, mod.Memory().Size())
+	all, ok := vm.mod.Memory().Read(0, vm.mod.Memory().Size())
 	if !ok {
 		return errors.New("quickjs: the memory cannot be read")
 	}
-	e.img, err = newImage(all)
-	return err
-}
-
-// initialData is the memory after the module's data segments were applied. The
-// compiled module has none, so that an instance over the image writes nothing;
-// here the original is instantiated once, by the interpreter, and not run.
-func (e *Engine) initialData(ctx context.Context) ([]byte, error) {
-	r := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigInterpreter())
-	defer r.Close(ctx)
-	if err := hostModules(ctx, r); err != nil {
-		return nil, err
-	}
-	c, err := r.CompileModule(ctx, e.opts.Wasm)
+	image, err := memimage.Seal("isolate-image", all)
 	if err != nil {
-		return nil, fmt.Errorf("quickjs: read the data: %w", err)
+		return fmt.Errorf("quickjs: image: %w", err)
 	}
-	ctx = experimental.WithMemoryAllocator(ctx, experimental.MemoryAllocatorFunc(func(_, _ uint64) experimental.LinearMemory { return &heapMemory{} }))
-	mod, err := r.InstantiateModule(ctx, c, wazero.NewModuleConfig().WithName("").WithStartFunctions())
-	if err != nil {
-		return nil, fmt.Errorf("quickjs: read the data: %w", err)
+	if e.img, err = memimage.Open(image); err != nil {
+		return fmt.Errorf("quickjs: image: %w", err)
 	}
-	all, ok := mod.Memory().Read(0, mod.Memory().Size())
-	if !ok {
-		return nil, errors.New("quickjs: the memory cannot be read")
-	}
-	return append([]byte(nil), all...), nil
+	return nil
 }
-
-// heapMemory is a linear memory on the Go heap.
-type heapMemory struct{ b []byte }
-
-func (m *heapMemory) Reallocate(size uint64) []byte {
-	if size > uint64(len(m.b)) {
-		m.b = append(m.b, make([]byte, size-uint64(len(m.b)))...)
-	}
-	return m.b
-}
-
-func (m *heapMemory) Free() { m.b = nil }
 
 func (vm *VM) bootUp() error {
 	if _, err := vm.get(vm.fn.initialize); err != nil {
@@ -237,15 +194,15 @@ func (e *Engine) warmUp(ctx context.Context) error {
 		return nil
 	}
 	for range 2 {
-		vm, err := e.newVM(ctx)
+		vm, err := e.New(ctx)
 		if err != nil {
 			return err
 		}
 		err = e.opts.Warm(ctx, vm)
 		if err == nil {
-			err = e.img.learn(vm.mem)
+			err = e.img.Learn(vm.mem)
 		}
-		vm.close()
+		e.Discard(vm)
 		if err != nil {
 			return fmt.Errorf("quickjs: warm up: %w", err)
 		}

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
+	"time"
 
 	"github.com/tetratelabs/wazero"
-	"github.com/tetratelabs/wazero/api"
-	"github.com/tetratelabs/wazero/experimental"
 
+	"sandboxd/isolate/memimage"
 	"sandboxd/isolate/wasmbin"
+	"sandboxd/isolate/wasmvm"
 )
 
 // Options of an Engine.
@@ -32,20 +32,19 @@ type Options struct {
 	// Quantum is the fuel between two calls of Hooks.Tick; 0 means
 	// DefaultQuantum.
 	Quantum int64
-	// Idle is how many clean VMs are kept; 0 means two per core.
-	Idle int
+	// Idle is how many clean VMs are kept; 0 means two per core. IdleFor is how
+	// long one more than these is kept, and any of them ready for a call at
+	// once; 0 means wasmvm.DefaultTrimAfter.
+	Idle    int
+	IdleFor time.Duration
 	// Unmetered leaves the countdown out. For measurements only.
 	Unmetered bool
 }
 
 // DefaultQuantum is 60 to 200 µs of work.
-const DefaultQuantum = 1_000_000
+const DefaultQuantum = wasmvm.DefaultQuantum
 
 const (
-	fuelExport   = "isolate_fuel"
-	fuelModule   = "isolate_fuel"
-	fuelName     = "empty"
-	globalPrefix = "isolate_global_"
 	// maxStack leaves half of the guest's 1 MiB stack to native frames and to
 	// the handling of the overflow.
 	maxStack = 512 << 10
@@ -57,37 +56,27 @@ const (
 )
 
 // ErrClosed says that the engine was closed.
-var ErrClosed = errors.New("quickjs: engine is closed")
+var ErrClosed = wasmvm.ErrPoolClosed
 
 // An Engine makes VMs.
 type Engine struct {
-	opts     Options
-	cache    wazero.CompilationCache
-	runtime  wazero.Runtime
-	compiled wazero.CompiledModule
-	info     *wasmbin.Info
-	img      *image
-	boot     bootState
-
-	mu      sync.Mutex
-	idle    []*VM
-	closed  bool
-	filling bool
-	group   sync.WaitGroup
-	stats   Stats
+	opts  Options
+	code  *wasmvm.Code
+	state wasmvm.State
+	img   *memimage.Image
+	boot  bootState
+	pool  *wasmvm.Pool[*VM]
 }
 
-// Stats counts what an Engine did.
+// Stats counts what an Engine did. Sizes are in bytes.
 type Stats struct {
-	Idle, Live       int
-	Created, Resets  uint64
+	wasmvm.PoolStats
 	ImageBytes, Hot  uint64
 	StoredImageBytes uint64
 }
 
 // bootState is what a VM needs beside the image.
 type bootState struct {
-	globals  []uint64 // in the order of info.ExportedGlobals
 	entries  []uint32 // boxed functions of the prelude
 	scratch  uint32   // guest buffer for results by reference
 	random   uint32   // address of the context's random state
@@ -103,9 +92,11 @@ func New(ctx context.Context, o Options) (*Engine, error) {
 		o.Idle = 2 * runtime.GOMAXPROCS(0)
 	}
 	e := &Engine{opts: o}
+	e.pool = wasmvm.NewPool(wasmvm.PoolOptions[*VM]{
+		Make: e.newVM, Reset: (*VM).reset, Close: (*VM).close, Trim: func(vm *VM) error { return vm.mem.Drop() }, Idle: o.Idle, TrimAfter: o.IdleFor,
+	})
 	if err := e.start(ctx); err != nil {
-		e.Close()
-		return nil, err
+		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
 }
@@ -114,234 +105,81 @@ func New(ctx context.Context, o Options) (*Engine, error) {
 // process without the right to write there finds it.
 func Compile(ctx context.Context, o Options) error {
 	e := &Engine{opts: o}
-	defer e.Close()
-	return e.compile(ctx)
+	_, err := e.compile(ctx)
+	return errors.Join(err, e.code.Close())
 }
 
 func (e *Engine) start(ctx context.Context) error {
-	if err := e.compile(ctx); err != nil {
+	data, err := e.compile(ctx)
+	if err != nil {
 		return err
 	}
-	if err := e.takeImage(ctx); err != nil {
+	if err := e.takeImage(ctx, data); err != nil {
 		return err
 	}
 	if err := e.warmUp(ctx); err != nil {
 		return err
 	}
-	return e.fill(ctx)
+	return e.pool.Fill(ctx)
 }
 
-// fill makes clean VMs until as many are kept as should be.
-func (e *Engine) fill(ctx context.Context) error {
-	for {
-		e.mu.Lock()
-		enough := e.closed || len(e.idle) >= e.opts.Idle
-		e.mu.Unlock()
-		if enough {
-			return nil
-		}
-		vm, err := e.newVM(ctx)
-		if err != nil {
-			return err
-		}
-		// It is clean; this takes the page faults of a first call.
-		if err := vm.reset(); err != nil {
-			vm.close()
-			return err
-		}
-		e.keep(vm)
-	}
-}
-
-// refill is fill in the background, once at a time.
-func (e *Engine) refill() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed || e.filling || len(e.idle) >= e.opts.Idle {
-		return
-	}
-	e.filling = true
-	e.group.Go(func() {
-		// A failure shows when a call wants a VM.
-		_ = e.fill(context.Background())
-		e.mu.Lock()
-		e.filling = false
-		e.mu.Unlock()
-	})
-}
-
-// keep puts a clean VM among the idle ones, or closes it if there are enough.
-func (e *Engine) keep(vm *VM) {
-	e.mu.Lock()
-	if e.closed || len(e.idle) >= e.opts.Idle {
-		e.mu.Unlock()
-		vm.close()
-		return
-	}
-	e.idle = append(e.idle, vm)
-	e.mu.Unlock()
-}
-
-func (e *Engine) compile(ctx context.Context) error {
-	rewritten, info, err := wasmbin.Rewrite(e.opts.Wasm, wasmbin.Options{
-		Meter:           !e.opts.Unmetered,
-		FuelExport:      fuelExport,
-		OutOfFuelModule: fuelModule,
-		OutOfFuelName:   fuelName,
-		StripData:       true,
-		ExportGlobals:   globalPrefix,
-	})
+// compile compiles the module without its data, which it gives: an instance over
+// the image writes nothing.
+func (e *Engine) compile(ctx context.Context) (data []byte, err error) {
+	code, data, err := wasmvm.SplitData(e.opts.Wasm)
 	if err != nil {
-		return fmt.Errorf("quickjs: rewrite: %w", err)
+		return nil, fmt.Errorf("quickjs: %w", err)
 	}
-	e.info = info
-	if err := resettable(info); err != nil {
-		return err
+	code, info, err := wasmbin.Rewrite(code, wasmvm.Rewriting(!e.opts.Unmetered))
+	if err != nil {
+		return nil, fmt.Errorf("quickjs: rewrite: %w", err)
 	}
-	config := wazero.NewRuntimeConfigCompiler()
+	if err := wasmvm.Resettable(info); err != nil {
+		return nil, fmt.Errorf("quickjs: %w", err)
+	}
+	e.state = wasmvm.NewState(info, !e.opts.Unmetered)
+	var cache wazero.CompilationCache
 	if e.opts.CacheDir != "" {
-		e.cache, err = wazero.NewCompilationCacheWithDir(e.opts.CacheDir)
-		if err != nil {
-			return fmt.Errorf("quickjs: compilation cache: %w", err)
-		}
-		config = config.WithCompilationCache(e.cache)
-	}
-	e.runtime = wazero.NewRuntimeWithConfig(ctx, config)
-	if err := hostModules(ctx, e.runtime); err != nil {
-		return err
-	}
-	e.compiled, err = e.runtime.CompileModule(experimental.WithCompilationWorkers(ctx, runtime.GOMAXPROCS(0)), rewritten)
-	if err != nil {
-		return fmt.Errorf("quickjs: compile: %w", err)
-	}
-	return nil
-}
-
-// resettable says no to a module whose instances hold state that neither the
-// memory nor the exported globals have: they could not be made clean again.
-func resettable(info *wasmbin.Info) error {
-	switch {
-	case info.MutatesTable:
-		return errors.New("quickjs: the module changes its table: instances cannot be reset")
-	case info.DropsData || info.InitsMemory || info.PassiveData > 0:
-		return errors.New("quickjs: the module uses passive data: instances cannot be reset")
-	case info.HasStart:
-		return errors.New("quickjs: the module has a start function")
-	case len(info.Memories) != 1 || info.Memories[0].Shared:
-		return errors.New("quickjs: the module must have one memory of its own")
-	}
-	for _, imp := range info.Imports {
-		if imp.Kind != wasmbin.KindFunc {
-			return fmt.Errorf("quickjs: the module imports a %s: instances would share it", imp.Kind)
+		if cache, err = wazero.NewCompilationCacheWithDir(e.opts.CacheDir); err != nil {
+			return nil, fmt.Errorf("quickjs: compilation cache: %w", err)
 		}
 	}
-	return nil
+	if e.code, err = wasmvm.Compile(ctx, code, cache, hostModules); err != nil {
+		return nil, fmt.Errorf("quickjs: %w", err)
+	}
+	return data, nil
 }
 
 // Get gives a clean VM: a kept one or a new one. The caller must Put it back.
-func (e *Engine) Get(ctx context.Context) (*VM, error) {
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
-		return nil, ErrClosed
-	}
-	if n := len(e.idle); n > 0 {
-		vm := e.idle[n-1]
-		e.idle = e.idle[:n-1]
-		e.mu.Unlock()
-		return vm, nil
-	}
-	e.mu.Unlock()
-	return e.newVM(ctx)
-}
-
-// New makes a VM that was never used, where Get may give one that was reset.
-func (e *Engine) New(ctx context.Context) (*VM, error) { return e.newVM(ctx) }
-
-// Discard closes a VM instead of resetting it.
-func (e *Engine) Discard(vm *VM) { vm.close() }
+func (e *Engine) Get(ctx context.Context) (*VM, error) { return e.pool.Get(ctx) }
 
 // Put takes a VM back. It is reset if that makes it provably as new, else it
 // is closed and another one is made, in the background.
-func (e *Engine) Put(vm *VM) {
-	if err := vm.reset(); err != nil {
-		vm.close()
-		e.refill()
-		return
-	}
-	e.mu.Lock()
-	e.stats.Resets++
-	e.mu.Unlock()
-	e.keep(vm)
-}
+func (e *Engine) Put(vm *VM) { e.pool.Put(vm) }
+
+// New makes a VM that was never used, where Get may give one that was reset.
+func (e *Engine) New(ctx context.Context) (*VM, error) { return e.pool.New(ctx) }
+
+// Discard closes a VM instead of resetting it.
+func (e *Engine) Discard(vm *VM) { e.pool.Discard(vm) }
 
 // Stats tells what the engine holds.
 func (e *Engine) Stats() Stats {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s := e.stats
-	s.Idle = len(e.idle)
+	s := Stats{PoolStats: e.pool.Stats()}
 	if e.img != nil {
-		s.ImageBytes = e.img.size
-		for _, x := range e.img.extents {
-			s.StoredImageBytes += x.to - x.from
-		}
-		for _, r := range e.img.hot {
-			s.Hot += r.to - r.from
-		}
+		s.ImageBytes, s.StoredImageBytes, s.Hot = e.img.Size(), e.img.Stored(), e.img.Hot()
 	}
 	return s
 }
 
 // Close ends the engine. VMs that are still out must not be used any more.
 func (e *Engine) Close() error {
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
-		return nil
-	}
-	e.closed = true
-	idle := e.idle
-	e.idle = nil
-	e.mu.Unlock()
-	e.group.Wait()
-	for _, vm := range idle {
-		vm.close()
-	}
-	ctx := context.Background()
-	var errs []error
-	if e.runtime != nil {
-		errs = append(errs, e.runtime.Close(ctx))
-	}
-	if e.cache != nil {
-		errs = append(errs, e.cache.Close(ctx))
-	}
+	e.pool.Close()
+	err := e.code.Close()
+	e.code = nil
 	if e.img != nil {
-		errs = append(errs, e.img.close())
+		err = errors.Join(err, e.img.Close())
+		e.img = nil
 	}
-	return errors.Join(errs...)
-}
-
-func (e *Engine) count(created, live int) {
-	e.mu.Lock()
-	e.stats.Created += uint64(created)
-	e.stats.Live += live
-	e.mu.Unlock()
-}
-
-// instantiate makes an instance over mem.
-func (e *Engine) instantiate(ctx context.Context, mem *linear) (api.Module, error) {
-	ctx = experimental.WithMemoryAllocator(ctx, mem)
-	mod, err := e.runtime.InstantiateModule(ctx, e.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
-	if err == nil {
-		err = mem.err
-	}
-	if err != nil {
-		if mod != nil {
-			mod.Close(ctx)
-		}
-		mem.Free()
-		return nil, fmt.Errorf("quickjs: instantiate: %w", err)
-	}
-	return mod, nil
+	return err
 }

@@ -4,7 +4,8 @@ import (
 	"context"
 
 	"github.com/tetratelabs/wazero"
-	"github.com/tetratelabs/wazero/api"
+
+	"sandboxd/isolate/wasmvm"
 )
 
 // WASI error numbers.
@@ -13,7 +14,6 @@ const (
 	wasiBadf    = 8
 	wasiFault   = 21
 	wasiInval   = 28
-	wasiNosys   = 52
 )
 
 // Clock numbers of WASI.
@@ -22,82 +22,32 @@ const (
 	clockMonotonic = 1
 )
 
-type hostFunc struct {
-	module, name    string
-	params, results []api.ValueType
-	call            func(vm *VM, stack []uint64)
-}
-
-var (
-	i32x1 = []api.ValueType{api.ValueTypeI32}
-	i32x2 = []api.ValueType{api.ValueTypeI32, api.ValueTypeI32}
-	i32x3 = []api.ValueType{api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32}
-	i32x4 = []api.ValueType{api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32}
-	i32x5 = []api.ValueType{api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32}
-)
+const wasiModule = "wasi_snapshot_preview1"
 
 // imports are all the functions that the guest can call. There is no file, no
 // argument and no environment variable behind any of them.
-var imports = []hostFunc{
-	{"env", "host_call", i32x5, i32x1, (*VM).hostCall},
-	{"env", "host_interrupt", nil, i32x1, func(_ *VM, s []uint64) { s[0] = 0 }},
-	{"env", "host_promise_rejection", i32x3, nil, (*VM).hostRejection},
-	{"env", "host_module_normalize", i32x2, i32x1, (*VM).hostNormalize},
-	{"env", "host_module_load", i32x2, i32x1, (*VM).hostLoad},
+var imports = []wasmvm.Host[*VM]{
+	{Module: "env", Name: "host_call", Params: "iiiii", Results: "i", Call: (*VM).hostCall},
+	{Module: "env", Name: "host_interrupt", Results: "i", Call: answer(0)},
+	{Module: "env", Name: "host_promise_rejection", Params: "iii", Call: (*VM).hostRejection},
+	{Module: "env", Name: "host_module_normalize", Params: "ii", Results: "i", Call: (*VM).hostNormalize},
+	{Module: "env", Name: "host_module_load", Params: "ii", Results: "i", Call: (*VM).hostLoad},
 	// Seconds east of UTC: code sees no zone of the host's.
-	{"env", "host_get_timezone_offset", i32x2, i32x1, func(_ *VM, s []uint64) { s[0] = 0 }},
-	{"wasi_snapshot_preview1", "clock_time_get", []api.ValueType{api.ValueTypeI32, api.ValueTypeI64, api.ValueTypeI32}, i32x1, (*VM).clockTimeGet},
-	{"wasi_snapshot_preview1", "fd_close", i32x1, i32x1, func(_ *VM, s []uint64) { s[0] = wasiBadf }},
-	{"wasi_snapshot_preview1", "fd_fdstat_get", i32x2, i32x1, func(_ *VM, s []uint64) { s[0] = wasiBadf }},
-	{"wasi_snapshot_preview1", "fd_seek", []api.ValueType{api.ValueTypeI32, api.ValueTypeI64, api.ValueTypeI32, api.ValueTypeI32}, i32x1, func(_ *VM, s []uint64) { s[0] = wasiBadf }},
-	{"wasi_snapshot_preview1", "fd_write", i32x4, i32x1, func(_ *VM, s []uint64) { s[0] = wasiBadf }},
-	{"wasi_snapshot_preview1", "random_get", i32x2, i32x1, (*VM).randomGet},
-	{fuelModule, fuelName, nil, nil, func(vm *VM, _ []uint64) { vm.outOfFuel() }},
+	{Module: "env", Name: "host_get_timezone_offset", Params: "ii", Results: "i", Call: answer(0)},
+	{Module: wasiModule, Name: "clock_time_get", Params: "ili", Results: "i", Call: (*VM).clockTimeGet},
+	{Module: wasiModule, Name: "fd_close", Params: "i", Results: "i", Call: answer(wasiBadf)},
+	{Module: wasiModule, Name: "fd_fdstat_get", Params: "ii", Results: "i", Call: answer(wasiBadf)},
+	{Module: wasiModule, Name: "fd_seek", Params: "ilii", Results: "i", Call: answer(wasiBadf)},
+	{Module: wasiModule, Name: "fd_write", Params: "iiii", Results: "i", Call: answer(wasiBadf)},
+	{Module: wasiModule, Name: "random_get", Params: "ii", Results: "i", Call: (*VM).randomGet},
+}
+
+func answer(v uint64) func(*VM, []uint64) {
+	return func(_ *VM, s []uint64) { s[0] = v }
 }
 
 func hostModules(ctx context.Context, r wazero.Runtime) error {
-	builders := map[string]wazero.HostModuleBuilder{}
-	for _, f := range imports {
-		b := builders[f.module]
-		if b == nil {
-			b = r.NewHostModuleBuilder(f.module)
-			builders[f.module] = b
-		}
-		call := f.call
-		b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, _ api.Module, stack []uint64) {
-			call(vmOf(ctx), stack)
-		}), f.params, f.results).Export(f.name)
-	}
-	for _, b := range builders {
-		if _, err := b.Instantiate(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// vmKey is the key under which a vmContext answers itself.
-type vmKey struct{}
-
-// A vmContext is the context of every call into a VM, so that a host function
-// finds it without a look-up.
-type vmContext struct {
-	context.Context
-	vm *VM
-}
-
-func (c *vmContext) Value(key any) any {
-	if key == (vmKey{}) {
-		return c.vm
-	}
-	return c.Context.Value(key)
-}
-
-func vmOf(ctx context.Context) *VM {
-	if c, ok := ctx.(*vmContext); ok {
-		return c.vm
-	}
-	return ctx.Value(vmKey{}).(*VM)
+	return wasmvm.Export(ctx, r, imports, (*VM).outOfFuel)
 }
 
 func (vm *VM) clockTimeGet(stack []uint64) {

@@ -38,21 +38,27 @@ Symbol.for('MARKER-symbol');
 setTimeout(() => 'MARKER-timer', 1);
 `
 
-func contains(vm *VM, s string) bool { return bytes.Contains(vm.mem.bytes(), []byte(s)) }
+// memory is the whole linear memory.
+func (vm *VM) memory() []byte {
+	b, _ := vm.mod.Memory().Read(0, vm.mod.Memory().Size())
+	return b
+}
+
+func contains(vm *VM, s string) bool { return bytes.Contains(vm.memory(), []byte(s)) }
 
 // equalsImage compares the whole state of a VM with what it started from.
 func equalsImage(t *testing.T, e *Engine, vm *VM) {
 	t.Helper()
-	was := make([]byte, e.img.size)
-	if _, err := e.img.file.ReadAt(was, 0); err != nil {
+	was := make([]byte, e.img.Size())
+	if _, err := e.img.File().ReadAt(was, 0); err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(vm.mem.bytes(), was) {
+	if !bytes.Equal(vm.memory(), was) {
 		t.Error("the memory is not the image's")
 	}
-	for i, g := range vm.globs {
-		if g.Get() != e.boot.globals[i] {
-			t.Errorf("global %d is %d, was %d", i, g.Get(), e.boot.globals[i])
+	for i, v := range vm.inst.Values() {
+		if v != e.state.Globals[i].Value {
+			t.Errorf("global %d is %d, was %d", i, v, e.state.Globals[i].Value)
 		}
 	}
 	if vm.Fuel() != 0 || vm.hooks != nil || vm.depth != 0 {
@@ -84,7 +90,7 @@ func TestReset(t *testing.T) {
 		t.Error("a mark is still there")
 	}
 	equalsImage(t, e, vm)
-	e.keep(vm)
+	e.Put(vm)
 }
 
 // TestReuse runs code again and again in the same VM.

@@ -142,8 +142,7 @@ func (vm *VM) Text(v Value) (string, error) {
 	}
 	b, ok := vm.mod.Memory().Read(uint32(p), n[0])
 	if !ok {
-		vm.cause = errGuest("string outside its memory")
-		return "", vm.cause
+		return "", vm.fail(errGuest("string outside its memory"))
 	}
 	text := string(b)
 	_, err = vm.get(vm.fn.freeText, p)
@@ -157,13 +156,11 @@ func (vm *VM) alloc(b string) (uint32, error) {
 		return 0, err
 	}
 	if p == 0 {
-		vm.cause = &MemoryError{Want: vm.mem.size + uint64(len(b)), Limit: vm.mem.limit}
-		return 0, vm.cause
+		return 0, vm.fail(&MemoryError{Want: vm.mem.Size() + uint64(len(b)), Limit: vm.mem.Limit()})
 	}
 	m := vm.mod.Memory()
 	if !m.WriteString(uint32(p), b) || !m.WriteByte(uint32(p)+uint32(len(b)), 0) {
-		vm.cause = errGuest("allocation outside its memory")
-		return 0, vm.cause
+		return 0, vm.fail(errGuest("allocation outside its memory"))
 	}
 	return uint32(p), nil
 }
@@ -307,8 +304,7 @@ func (vm *VM) CallEntry(i int, args ...Value) (v Value, threw bool, err error) {
 	}
 	for j, a := range args {
 		if !vm.mod.Memory().WriteUint32Le(uint32(argv)+uint32(4*j), uint32(a)) {
-			vm.cause = errGuest("allocation outside its memory")
-			return 0, false, vm.cause
+			return 0, false, vm.fail(errGuest("allocation outside its memory"))
 		}
 	}
 	b := &vm.eng.boot

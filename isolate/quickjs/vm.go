@@ -7,6 +7,9 @@ import (
 	"fmt"
 
 	"github.com/tetratelabs/wazero/api"
+
+	"sandboxd/isolate/memimage"
+	"sandboxd/isolate/wasmvm"
 )
 
 // Hooks answer what a VM asks while it runs. They are called on the goroutine
@@ -40,19 +43,13 @@ type Value uint32
 // use.
 type VM struct {
 	eng   *Engine
-	mod   api.Module
-	mem   *linear
-	ctx   *vmContext
+	inst  *wasmvm.Instance
+	mod   api.Module       // of inst
+	mem   *memimage.Memory // of inst
+	ctx   context.Context
 	fn    functions
-	fuel  api.MutableGlobal
-	globs []api.MutableGlobal
 	hooks Hooks
-
-	depth    int   // calls into the guest under way
-	spent    int64 // fuel of finished quanta
-	granted  int64 // fuel given with the last refill
-	cause    error // why the VM is dead
-	promised bool  // counted as live
+	depth int // calls into the guest under way
 }
 
 // A function is an export with the stack that its calls run on. While it is
@@ -102,74 +99,25 @@ const scratchSize = 64
 
 // newVM makes a VM over the image.
 func (e *Engine) newVM(ctx context.Context) (*VM, error) {
-	mem := &linear{reserved: e.opts.MaxMemory, img: e.img, limit: e.opts.MaxMemory}
-	mod, err := e.instantiate(ctx, mem)
-	if err != nil {
-		return nil, err
-	}
-	vm, err := e.wrap(mod, mem)
-	if err != nil {
-		mod.Close(ctx)
-		return nil, err
-	}
-	if have := uint64(mod.Memory().Size()); have < e.img.size {
-		if _, ok := mod.Memory().Grow(uint32((e.img.size - have) / wasmPage)); !ok {
-			vm.close()
-			return nil, errors.New("quickjs: the image does not fit the memory")
-		}
-	}
-	vm.restoreGlobals()
-	e.count(1, 1)
-	vm.promised = true
-	return vm, nil
+	return e.over(ctx, memimage.NewMemory(e.img, e.opts.MaxMemory))
 }
 
-func (e *Engine) wrap(mod api.Module, mem *linear) (*VM, error) {
-	vm := &VM{eng: e, mod: mod, mem: mem}
-	vm.ctx = &vmContext{Context: context.Background(), vm: vm}
+func (e *Engine) over(ctx context.Context, mem *memimage.Memory) (*VM, error) {
+	inst, err := e.code.New(ctx, mem, &e.state, e.opts.Quantum)
+	if err != nil {
+		return nil, fmt.Errorf("quickjs: %w", err)
+	}
+	vm := &VM{eng: e, inst: inst, mod: inst.Mod, mem: mem}
+	vm.ctx = wasmvm.Context(vm)
 	for name, slot := range vm.fn.all() {
-		// The stack of a call is allocated with its first use, see resolve.
+		// The stack of a call is allocated with its first use, see invoke.
 		*slot = &function{name: name}
 	}
-	for _, g := range e.info.ExportedGlobals {
-		mg, ok := mod.ExportedGlobal(g.Name).(api.MutableGlobal)
-		if !ok {
-			return nil, fmt.Errorf("quickjs: global %s is not there", g.Name)
-		}
-		vm.globs = append(vm.globs, mg)
-	}
-	if !e.opts.Unmetered {
-		fuel, ok := mod.ExportedGlobal(fuelExport).(api.MutableGlobal)
-		if !ok {
-			return nil, fmt.Errorf("quickjs: global %s is not there", fuelExport)
-		}
-		vm.fuel = fuel
-	}
-	vm.mem.over = func(want uint64) { vm.abort(&MemoryError{Want: want, Limit: vm.mem.limit}) }
 	return vm, nil
-}
-
-func (vm *VM) restoreGlobals() {
-	for i, g := range vm.globs {
-		g.Set(vm.eng.boot.globals[i])
-	}
-	vm.spent = 0
-	vm.refill(vm.eng.opts.Quantum)
-}
-
-func (vm *VM) refill(n int64) {
-	vm.granted = n
-	if vm.fuel != nil {
-		vm.fuel.Set(uint64(n))
-	}
 }
 
 // A MemoryError ends a VM whose memory would have grown beyond its limit.
-type MemoryError struct{ Want, Limit uint64 }
-
-func (e *MemoryError) Error() string {
-	return fmt.Sprintf("quickjs: memory of %d bytes wanted, %d allowed", e.Want, e.Limit)
-}
+type MemoryError = wasmvm.MemoryError
 
 // A GuestError says that the interpreter did what a sound one does not: it
 // trapped, or gave a pointer outside its memory.
@@ -189,30 +137,23 @@ func (e *GuestError) Unwrap() error { return e.Err }
 
 func errGuest(reason string) error { return &GuestError{Reason: reason} }
 
-// aborted is what abort panics with.
-type aborted struct{}
-
-func (aborted) Error() string { return "quickjs: aborted" }
-
 // abort ends the VM from within a host function: wazero unwinds the guest.
-func (vm *VM) abort(err error) {
-	if vm.cause == nil {
-		vm.cause = err
-	}
-	panic(aborted{})
-}
+func (vm *VM) abort(err error) { vm.inst.Abort(err) }
+
+// fail ends the VM and says why it is dead.
+func (vm *VM) fail(err error) error { return vm.inst.Fail(err) }
 
 // Err says why the VM is dead, nil while it lives.
-func (vm *VM) Err() error { return vm.cause }
+func (vm *VM) Err() error { return vm.inst.Err() }
 
 // Begin gives a clean VM to hooks. memory is the limit of the linear memory,
 // seed that of Math.random.
 func (vm *VM) Begin(hooks Hooks, memory, seed uint64) error {
-	if memory < vm.mem.size || memory > vm.mem.reserved {
-		return fmt.Errorf("quickjs: memory limit %d is not within %d and %d", memory, vm.mem.size, vm.mem.reserved)
+	if memory < vm.mem.Size() || memory > vm.mem.Reserved() {
+		return fmt.Errorf("quickjs: memory limit %d is not within %d and %d", memory, vm.mem.Size(), vm.mem.Reserved())
 	}
 	vm.hooks = hooks
-	vm.mem.limit = memory / wasmPage * wasmPage
+	vm.inst.LimitMemory(memory, 0)
 	if seed == 0 {
 		seed = 1 // the generator's only fixed point
 	}
@@ -223,22 +164,16 @@ func (vm *VM) Begin(hooks Hooks, memory, seed uint64) error {
 }
 
 // Fuel is what the guest has used of it.
-func (vm *VM) Fuel() int64 {
-	if vm.fuel == nil {
-		return 0
-	}
-	return vm.spent + vm.granted - int64(vm.fuel.Get())
-}
+func (vm *VM) Fuel() int64 { return vm.inst.Fuel() }
 
 // Memory is the size of the linear memory, which never shrinks.
-func (vm *VM) Memory() uint64 { return vm.mem.size }
+func (vm *VM) Memory() uint64 { return vm.mem.Size() }
 
 // outOfFuel is called by the guest. It is also what keeps one VM from stopping
 // the garbage collector and its neighbours: compiled code cannot be preempted,
 // but this function can.
 func (vm *VM) outOfFuel() {
-	vm.spent += vm.granted - int64(vm.fuel.Get())
-	vm.refill(vm.eng.opts.Quantum)
+	vm.inst.Refill()
 	if vm.hooks != nil {
 		if err := vm.hooks.Tick(); err != nil {
 			vm.abort(err)
@@ -248,15 +183,14 @@ func (vm *VM) outOfFuel() {
 
 // invoke calls an export; stack holds the parameters and then the result.
 func (vm *VM) invoke(f *function, stack []uint64) error {
-	if vm.cause != nil {
-		return vm.cause
+	if err := vm.inst.Err(); err != nil {
+		return err
 	}
 	target := f.Function
 	if target == nil || f.busy {
 		target = vm.mod.ExportedFunction(f.name)
 		if target == nil {
-			vm.cause = errGuest("no export " + f.name)
-			return vm.cause
+			return vm.fail(errGuest("no export " + f.name))
 		}
 		if f.Function == nil {
 			f.Function = target
@@ -268,10 +202,10 @@ func (vm *VM) invoke(f *function, stack []uint64) error {
 	err := target.CallWithStack(vm.ctx, stack)
 	vm.depth--
 	f.busy = nested
-	if err != nil && vm.cause == nil {
-		vm.cause = &GuestError{Reason: "trap in " + f.name, Err: err}
+	if err != nil {
+		return vm.fail(&GuestError{Reason: "trap in " + f.name, Err: err})
 	}
-	return vm.cause
+	return vm.inst.Err()
 }
 
 // get calls an export whose result is an i32. Only the low half of a slot with
@@ -294,44 +228,25 @@ func (vm *VM) must(f *function, params ...uint64) uint64 {
 
 func (vm *VM) must0(f *function, params ...uint64) { vm.must(f, params...) }
 
-// reset makes the VM as new, or says why it cannot. Everything that a call can
-// have changed is: the linear memory, whose pages are dropped; its size, which
-// must be the image's; the mutable globals, which are set. The module has no
-// table or passive segment that code could change (resettable). A VM that was
-// ended in the middle is not reused: its stack was unwound from outside.
+// reset makes the VM as new, or says why it cannot; see wasmvm.Instance.Restore.
 func (vm *VM) reset() error {
-	if vm.cause != nil {
-		return vm.cause
-	}
-	if vm.depth != 0 {
+	if vm.depth != 0 && vm.inst.Err() == nil {
 		return errors.New("quickjs: a call is under way")
 	}
 	vm.hooks = nil
-	if err := vm.mem.reset(); err != nil {
-		return err
-	}
-	vm.restoreGlobals()
-	return nil
+	return vm.inst.Restore()
 }
 
 func (vm *VM) close() {
-	if vm.cause == nil {
-		vm.cause = ErrClosed
-	}
 	vm.hooks = nil
-	vm.mod.Close(context.Background())
-	if vm.promised {
-		vm.promised = false
-		vm.eng.count(0, -1)
-	}
+	vm.inst.Close()
 }
 
 // words reads little-endian words at p.
 func (vm *VM) words(p uint32, out []uint32) error {
 	b, ok := vm.mod.Memory().Read(p, uint32(4*len(out)))
 	if !ok {
-		vm.cause = errGuest("pointer outside its memory")
-		return vm.cause
+		return vm.fail(errGuest("pointer outside its memory"))
 	}
 	for i := range out {
 		out[i] = binary.LittleEndian.Uint32(b[4*i:])

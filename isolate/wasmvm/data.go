@@ -1,4 +1,4 @@
-package cpython
+package wasmvm
 
 import (
 	"encoding/binary"
@@ -10,10 +10,12 @@ const (
 	sectionData      = 11
 	sectionDataCount = 12
 	wasmHeader       = 8
-	wasmPage         = 64 << 10
 )
 
-var errModule = errors.New("cpython: the binary is not the WebAssembly module that it should be")
+// maxInitial bounds the memory that data segments make.
+const maxInitial = 256 << 20
+
+var errModule = errors.New("the binary is not a WebAssembly module")
 
 // A moduleReader takes numbers off the front of b.
 type moduleReader struct {
@@ -41,11 +43,10 @@ func (r *moduleReader) take(n uint64) []byte {
 	return t
 }
 
-// splitData takes the data section out of a module and gives the memory that
-// it makes, of at least size bytes. An instance over the image must not write
-// it again, and 24 thousand segments cost a new instance a millisecond even
-// when they are empty.
-func splitData(wasm []byte) (rest, memory []byte, err error) {
+// SplitData takes the data section out of a module and gives the memory that it
+// makes. An instance over an image must not write it again, and 24 thousand
+// segments cost a new instance a millisecond even when they are empty.
+func SplitData(wasm []byte) (rest, memory []byte, err error) {
 	r := &moduleReader{b: wasm}
 	rest = append(rest, r.take(wasmHeader)...)
 	for len(r.b) > 0 {
@@ -83,7 +84,11 @@ func initialMemory(section []byte) ([]byte, error) {
 			return nil, fmt.Errorf("%w: a data segment is not at a constant address", errModule)
 		}
 		content := r.take(r.number())
-		if to := at + uint64(len(content)); to > uint64(len(memory)) {
+		to := at + uint64(len(content))
+		if to > maxInitial {
+			return nil, fmt.Errorf("%w: a data segment ends at %d", errModule, to)
+		}
+		if to > uint64(len(memory)) {
 			memory = append(memory, make([]byte, to-uint64(len(memory)))...)
 		}
 		copy(memory[at:], content)
