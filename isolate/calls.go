@@ -1,12 +1,10 @@
 package isolate
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"sandboxd/isolate/quickjs"
@@ -30,15 +28,16 @@ const (
 // calls are the host calls of a run.
 type calls struct {
 	r       *run
+	host    caller
 	answers chan answer
-	running map[int64]context.CancelFunc
-	queue   []queued // wait for one of Limits.Concurrency
-	last    int64    // number of the latest call
-	open    int      // running, queued or not yet read from answers
-	refused []answer // were never made
+	running map[int64]func() // how to say that nobody wants the answer
+	queue   []queued         // wait for one of Limits.Concurrency
+	last    int64            // number of the latest call
+	open    int              // running, queued or not yet read from answers
+	settled int              // were answered by the host
+	refused []answer         // were never made
 	// queuedBytes are the arguments in queue.
 	queuedBytes int
-	group       sync.WaitGroup
 }
 
 type queued struct {
@@ -54,10 +53,10 @@ type answer struct {
 }
 
 func (c *calls) init(r *run) {
-	c.r = r
+	c.r, c.host = r, callerOf(r.ctx, r.host)
 	// One place for each that may run, so that none ever blocks.
 	c.answers = make(chan answer, r.req.Limits.Concurrency)
-	c.running = map[int64]context.CancelFunc{}
+	c.running = map[int64]func(){}
 }
 
 // maxQueued bounds the arguments that wait outside the guest.
@@ -177,7 +176,7 @@ func (c *calls) submit(id int64, call Call) error {
 		c.refuse(id, fmt.Errorf("the arguments have %d bytes, at most %d are taken (%d for all calls that wait)", len(call.Args), MaxArgs, maxQueued))
 		return nil
 	}
-	r.phase = PhaseEffectsPossible
+	r.phase, call.Nth = PhaseEffectsPossible, r.usage.Calls
 	c.queue = append(c.queue, queued{id, call})
 	c.queuedBytes += len(call.Args)
 	c.advance()
@@ -195,22 +194,17 @@ func (c *calls) advance() {
 		q := c.queue[0]
 		c.queue = c.queue[1:]
 		c.queuedBytes -= len(q.call.Args)
-		ctx, cancel := context.WithCancel(c.r.ctx)
-		c.running[q.id] = cancel
-		c.group.Add(1)
-		go func() {
-			defer c.group.Done()
-			v, err := c.r.host.Call(ctx, q.call)
+		c.running[q.id] = c.host.call(q.call, func(v json.RawMessage, err error) {
 			c.answers <- answer{q.id, v, err, q.call.Binding == fetchBinding}
-		}()
+		})
 	}
 }
 
 // cancel ends a call whose answer nobody wants any more. It stays open until
 // the host has given up.
 func (c *calls) cancel(id int64) {
-	if end := c.running[id]; end != nil {
-		end()
+	if drop := c.running[id]; drop != nil {
+		drop()
 		return
 	}
 	for i, q := range c.queue {
@@ -223,38 +217,14 @@ func (c *calls) cancel(id int64) {
 	}
 }
 
-// grace is how long a run waits for host calls that it has cancelled.
-const grace = 50 * time.Millisecond
-
-// wait gives cancelled calls time to return, so that a Host sees none after the
-// run, unless it does not heed its context.
-func (c *calls) wait() {
-	if len(c.running) == 0 {
-		return
-	}
-	done := make(chan struct{})
-	go func() { c.group.Wait(); close(done) }()
-	t := time.NewTimer(grace)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
-	}
-}
-
-// An answerKeeper is a Host that wants to know when an answer was taken.
-type answerKeeper interface{ settled(size int) }
-
 // settle hands an answer to the code.
 func (r *run) settle(a answer) error {
 	c := &r.calls
 	c.open--
-	if k, ok := r.host.(answerKeeper); ok {
-		defer k.settled(len(a.value))
-	}
-	if end := c.running[a.id]; end != nil {
-		end()
+	if c.running[a.id] != nil {
+		defer c.host.taken(len(a.value))
 		delete(c.running, a.id)
+		c.settled++
 	}
 	c.advance()
 	text, body, err := a.content()

@@ -26,6 +26,8 @@ type guestRun struct {
 	clock   clock
 	time    cpuTime
 	streams [2]stream // stdout and stderr
+	calls   caller
+	settled int // calls that the host has answered
 	outcome *outcome
 }
 
@@ -36,6 +38,7 @@ func (r *guestRun) begin(ctx context.Context, job *jobMessage, host Host, fuel f
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithDeadlineCause(ctx, r.started.Add(r.req.Limits.Wall), errWall)
 	r.random, r.clock = newRandomness(r.req.Seed), newClock(r.req.Clock, r.started)
+	r.calls = callerOf(r.ctx, host)
 	r.time.start()
 	return func() {
 		r.time.stop()
@@ -54,7 +57,16 @@ const (
 type stream struct {
 	kind  string
 	buf   []byte
-	since time.Time
+	since time.Duration // as age counts
+}
+
+// age is the time since the run began, or where the run must end as it did
+// before, the work done: what makes an event shows in what is counted.
+func (r *guestRun) age() time.Duration {
+	if r.req.deterministic() {
+		return r.cpu()
+	}
+	return time.Since(r.started)
 }
 
 // Write implements the Hooks of engines.
@@ -70,7 +82,7 @@ func (r *guestRun) Write(fd int, b []byte) error {
 	}
 	s := &r.streams[fd-1]
 	if len(s.buf) == 0 {
-		s.since = time.Now()
+		s.since = r.age()
 	}
 	for len(b) > 0 {
 		n := min(len(b), streamChunk)
@@ -107,7 +119,7 @@ func (r *guestRun) send(s *stream, all bool) error {
 		e.Level = "warn"
 	}
 	s.buf = append(s.buf[:0], s.buf[n:]...)
-	s.since = time.Now()
+	s.since = r.age()
 	return r.emit(e)
 }
 
@@ -115,7 +127,7 @@ func (r *guestRun) send(s *stream, all bool) error {
 func (r *guestRun) flush(all bool) error {
 	for i := range r.streams {
 		s := &r.streams[i]
-		if len(s.buf) > 0 && (all || time.Since(s.since) >= streamDelay) {
+		if len(s.buf) > 0 && (all || r.age()-s.since >= streamDelay) {
 			if err := r.send(s, all); err != nil {
 				return err
 			}
@@ -154,12 +166,15 @@ func (r *guestRun) ask(c Call) (reply, error) {
 	defer r.time.start()
 	// A host that does not heed the context must not hold the run.
 	answered := make(chan reply, 1)
-	go func() {
-		v, err := r.host.Call(r.ctx, c)
-		answered <- reply{v, err}
-	}()
+	c.Nth = r.usage.Calls
+	r.calls.call(c, func(v json.RawMessage, err error) { answered <- reply{v, err} })
+	if r.req.Paced {
+		r.calls.waiting(r.settled)
+	}
 	select {
 	case a := <-answered:
+		r.settled++
+		r.calls.taken(len(a.value))
 		switch {
 		case r.ctx.Err() != nil:
 			return reply{}, r.ended()
@@ -172,12 +187,7 @@ func (r *guestRun) ask(c Call) (reply, error) {
 		}
 		return a, nil
 	case <-r.ctx.Done():
-		t := time.NewTimer(grace)
-		defer t.Stop()
-		select {
-		case <-answered:
-		case <-t.C:
-		}
+		r.calls.end()
 		return reply{}, r.ended()
 	}
 }
@@ -237,7 +247,7 @@ func (r *guestRun) Tick() error {
 }
 
 func (r *guestRun) cpu() time.Duration {
-	if r.req.Seed != nil || r.req.Clock != nil {
+	if r.req.deterministic() {
 		return time.Duration(r.fuel()) * time.Microsecond / fuelPerMicrosecond
 	}
 	return r.time.now()

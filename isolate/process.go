@@ -212,7 +212,7 @@ func (w *process) fail(reason string, err error) {
 }
 
 func (w *process) dispatch(payload []byte) error {
-	f, err := decodeFrame(payload, string([]rune{frameEvent, frameCall, frameDrop, frameResult}))
+	f, err := decodeFrame(payload, string([]rune{frameEvent, frameCall, frameDrop, frameWaiting, frameResult}))
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,9 @@ type remote struct {
 	id   uint64
 	req  *Request
 	host Host
-	ctx  context.Context
+	// order is host, if that wants to know the order of answers.
+	order OrderHost
+	ctx   context.Context
 	// started is when the wall time began.
 	started time.Time
 
@@ -30,11 +32,14 @@ type remote struct {
 	result     *Result
 	notify     chan struct{} // one place: there is something for Run
 	calls      map[uint64]context.CancelFunc
+	last       uint64 // number of the latest call
 	made       int
 	requests   int
 	output     int64
 	events     int
 	group      sync.WaitGroup
+
+	answering sync.Mutex // held while an ordered answer is sent
 }
 
 // run sends a job and waits for its end.
@@ -45,6 +50,7 @@ func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host
 		return nil, err
 	}
 	r := &remote{w: w, id: id, req: req, host: host, notify: make(chan struct{}, 1)}
+	r.order, _ = host.(OrderHost)
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithCancel(ctx)
 	defer r.group.Wait()
@@ -212,6 +218,11 @@ func (r *remote) take(f *frame) error {
 			cancel()
 		}
 		return nil
+	case frameWaiting:
+		if r.order != nil && r.req.Paced {
+			r.order.Waiting(int(min(f.call, 1<<30)))
+		}
+		return nil
 	}
 	res, err := decode[Result](f.data)
 	if err != nil {
@@ -268,15 +279,18 @@ func (r *remote) takeCall(f *frame) error {
 		return fmt.Errorf("%w: more calls than allowed", errFrame)
 	case len(f.data) > MaxArgs || !json.Valid(f.data):
 		return fmt.Errorf("%w: arguments of a call", errFrame)
-	case r.calls[f.call] != nil:
-		return fmt.Errorf("%w: a call's number is used twice", errFrame)
+	case f.call <= r.last || f.call > uint64(l.Calls):
+		return fmt.Errorf("%w: number of a call", errFrame)
 	}
 	ctx, cancel := context.WithCancel(r.ctx)
 	if r.calls == nil {
 		r.calls = map[uint64]context.CancelFunc{}
 	}
-	r.calls[f.call] = cancel
-	id, c := f.call, Call{Binding: f.binding, Method: f.method, Args: f.data}
+	r.calls[f.call], r.last = cancel, f.call
+	id, c := f.call, Call{Nth: int(f.call), Binding: f.binding, Method: f.method, Args: f.data}
+	if r.order != nil {
+		r.order.Called(c.Nth)
+	}
 	r.group.Go(func() {
 		value, err := r.host.Call(ctx, c)
 		cancel()
@@ -290,6 +304,10 @@ func (r *remote) takeCall(f *frame) error {
 
 // reply sends the answer of a call.
 func (r *remote) reply(id uint64, value json.RawMessage, err error) {
+	if r.order != nil {
+		r.answering.Lock()
+		defer r.answering.Unlock()
+	}
 	if r.ctx.Err() != nil {
 		return // the run ends, and shall not learn of it as a failed call
 	}
@@ -299,6 +317,9 @@ func (r *remote) reply(id uint64, value json.RawMessage, err error) {
 	}
 	if err != nil {
 		f.binding, f.data = cut(err.Error(), maxMessage), nil
+	}
+	if r.order != nil {
+		r.order.Answered(int(id), f.data, err)
 	}
 	if err := r.w.conn.Send(f.encode(nil)); err != nil && !r.w.failed() {
 		r.w.pool.log.LogAttrs(context.Background(), slog.LevelWarn, "an answer did not reach the isolate worker",

@@ -49,8 +49,8 @@ func (r *run) failure(err error) *Error {
 
 // reportRejections logs what was rejected and never handled.
 func (r *run) reportRejections() {
-	for _, text := range r.rejected {
-		e := r.code.errorOf(text, KindThrown)
+	for _, x := range r.rejected {
+		e := r.code.errorOf(x.text, KindThrown)
 		message := "unhandled promise rejection: " + e.Message
 		if e.Stack != "" {
 			message += "\n" + e.Stack
@@ -70,6 +70,7 @@ var limitText = map[string]string{
 	"wall":     "the run took too long",
 	"cpu":      "the code computed too long",
 	"memory":   "the code wanted too much memory (bytes)",
+	"answers":  "the answers of host calls that the code has not taken yet are too large (bytes)",
 	"output":   "the code printed too much (bytes)",
 	"timers":   "the code set too many timers",
 	"lines":    "the code printed too many lines",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"sandboxd/isolate/quickjs"
@@ -36,7 +37,7 @@ type run struct {
 
 	calls    calls
 	timers   timers
-	rejected map[quickjs.Value]string
+	rejected []rejection
 	outcome  *outcome
 }
 
@@ -59,7 +60,9 @@ func execute(ctx context.Context, vm *quickjs.VM, job *jobMessage, host Host) *R
 	err := r.main()
 	r.time.stop()
 	cancel()
-	r.calls.wait()
+	if len(r.calls.running) > 0 {
+		r.calls.host.end()
+	}
 	return r.result(err)
 }
 
@@ -249,6 +252,9 @@ func (r *run) wait() error {
 		due = t.C
 	}
 	r.time.stop()
+	if r.req.Paced && len(r.calls.running) > 0 && len(r.calls.answers) == 0 {
+		r.calls.host.waiting(r.calls.settled)
+	}
 	var a answer
 	answered := false
 	select {
@@ -303,7 +309,7 @@ const fuelPerMicrosecond = 10_000
 // cpu is the time that the code has worked: measured, or counted in fuel if the
 // run is deterministic.
 func (r *run) cpu() time.Duration {
-	if r.req.Seed != nil || r.req.Clock != nil {
+	if r.req.deterministic() {
 		return time.Duration(r.vm.Fuel()) * time.Microsecond / fuelPerMicrosecond
 	}
 	return r.time.now()
@@ -326,24 +332,31 @@ func (r *run) Load(name string) (string, error) {
 
 const maxRejections = 8
 
+// A rejection is a rejected promise that nobody has handled yet.
+type rejection struct {
+	promise quickjs.Value
+	text    string // of the reason
+}
+
 // Rejected implements quickjs.Hooks.
 func (r *run) Rejected(promise, reason quickjs.Value, handled bool) {
+	at := slices.IndexFunc(r.rejected, func(x rejection) bool { return x.promise == promise })
 	if handled {
-		delete(r.rejected, promise)
+		if at >= 0 {
+			r.rejected = slices.Delete(r.rejected, at, at+1)
+		}
 		return
 	}
-	if len(r.rejected) >= maxRejections {
+	if at >= 0 || len(r.rejected) >= maxRejections {
 		return
 	}
-	if r.rejected == nil {
-		r.rejected = map[quickjs.Value]string{}
-	}
-	r.rejected[promise] = ""
+	x := rejection{promise: promise}
 	if dup, err := r.vm.Dup(reason); err == nil {
 		if text, err := r.describe(dup); err == nil {
-			r.rejected[promise] = text
+			x.text = text
 		}
 	}
+	r.rejected = append(r.rejected, x)
 }
 
 // Now implements quickjs.Hooks.

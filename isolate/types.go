@@ -36,10 +36,18 @@ type Request struct {
 	// "fetch". Without it there is none.
 	Fetch  bool
 	Limits Limits
-	// Seed and Clock make the run deterministic when set.
+	// Seed and Clock make the run deterministic when set: what the code can
+	// observe then depends on nothing but the request and the answers of its
+	// host calls in their order. The clock stands still but when the code has
+	// nothing to do before its next timer, and CPU is counted in fuel.
 	Seed  *uint64
 	Clock *time.Time
+	// Paced has an OrderHost told when the code waits.
+	Paced bool
 }
+
+// deterministic tells whether anything is to be the same each time.
+func (r *Request) deterministic() bool { return r.Seed != nil || r.Clock != nil }
 
 // A Binding is seen by the code as env.<Name> with asynchronous methods. The
 // one with the name LOG is answered inside, as Events.
@@ -69,8 +77,25 @@ type Host interface {
 	Event(e Event)
 }
 
+// An OrderHost is a Host that notes or decides in which order the code gets the
+// answers of its calls. Its methods do not block, and only Waiting makes the run
+// go no further.
+type OrderHost interface {
+	Host
+	// Called tells of a call before Call is called, in the order of the calls.
+	Called(nth int)
+	// Answered tells of the answer that the code gets next: that of call nth.
+	Answered(nth int, answer json.RawMessage, err error)
+	// Waiting tells that the code took so many answers and can do nothing
+	// before the next one. Only a request that is Paced has it called.
+	Waiting(taken int)
+}
+
 // A Call is one host call of a run.
 type Call struct {
+	// Nth counts the calls of a run from 1, in the order in which the code made
+	// them. Calls that are refused before they reach the host have one, too.
+	Nth     int
 	Binding string
 	Method  string
 	Args    json.RawMessage
@@ -156,7 +181,7 @@ type Error struct {
 	Column  int
 	Stack   string
 	// Limit is "wall", "cpu", "memory", "output", "lines", "timers", "calls",
-	// "requests" or "result"; Used and Allowed are in the limit's own unit, as text.
+	// "requests", "answers" or "result"; Used and Allowed are in the limit's own unit, as text.
 	Limit, Used, Allowed string
 	Hint                 string
 }

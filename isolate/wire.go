@@ -23,6 +23,8 @@ const (
 	frameCall   = 'k' // from: a host call
 	frameDrop   = 'x' // from: nobody wants a call's answer any more
 	frameResult = 'd' // from: how a run ended
+	// from: the run took so many answers, which is its call, and waits
+	frameWaiting = 'w'
 
 	frameCompile  = 't' // to a compiler: a TypeScript module
 	frameCompiled = 'T' // from a compiler: what it made of it
@@ -51,7 +53,7 @@ func (f *frame) encode(b []byte) []byte {
 	b = append(b, f.kind)
 	b = binary.LittleEndian.AppendUint64(b, f.run)
 	switch f.kind {
-	case frameCall, frameAnswer, frameDrop:
+	case frameCall, frameAnswer, frameDrop, frameWaiting:
 		b = binary.LittleEndian.AppendUint64(b, f.call)
 	}
 	switch f.kind {
@@ -87,7 +89,7 @@ func decodeFrame(b []byte, kinds string) (*frame, error) {
 	}
 	f.run = r.uint64()
 	switch f.kind {
-	case frameCall, frameAnswer, frameDrop:
+	case frameCall, frameAnswer, frameDrop, frameWaiting:
 		f.call = r.uint64()
 	}
 	switch f.kind {

@@ -198,7 +198,7 @@ func (w *workerSide) serve() error {
 
 func (w *workerSide) start(id uint64, job *jobMessage) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	r := &workerRun{w: w, id: id, cancel: cancel, most: job.Request.Limits.Memory + MaxAnswer, calls: map[uint64]chan *frame{}}
+	r := &workerRun{w: w, id: id, cancel: cancel, most: job.Request.Limits.Memory + MaxAnswer, calls: map[uint64]func(json.RawMessage, error){}}
 	w.mu.Lock()
 	w.runs[id] = r
 	w.mu.Unlock()
@@ -208,7 +208,8 @@ func (w *workerSide) start(id uint64, job *jobMessage) {
 	}()
 }
 
-// A workerRun is the Host of a run inside the worker: it asks the daemon.
+// A workerRun is the Host and caller of a run inside the worker: it asks the
+// daemon. Answers reach the run in the order in which they came.
 type workerRun struct {
 	w      *workerSide
 	id     uint64
@@ -217,9 +218,8 @@ type workerRun struct {
 	most int64
 
 	mu    sync.Mutex
-	last  uint64
 	held  int64
-	calls map[uint64]chan *frame
+	calls map[uint64]func(json.RawMessage, error)
 }
 
 func (r *workerRun) finish(res *Result, err error) {
@@ -252,54 +252,54 @@ func (r *workerRun) Event(e Event) {
 	_ = r.w.conn.Send(b)
 }
 
-// Call implements Host.
-func (r *workerRun) Call(ctx context.Context, c Call) (json.RawMessage, error) {
-	answers := make(chan *frame, 1)
-	r.mu.Lock()
-	r.last++
-	id := r.last
-	r.calls[id] = answers
-	r.mu.Unlock()
-	err := r.w.send(&frame{kind: frameCall, run: r.id, call: id, binding: c.Binding, method: c.Method, data: c.Args})
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case f := <-answers:
-		if !f.ok {
-			return nil, errors.New(f.binding)
-		}
-		return f.data, nil
-	case <-ctx.Done():
-		r.mu.Lock()
-		delete(r.calls, id)
-		r.mu.Unlock()
-		_ = r.w.send(&frame{kind: frameDrop, run: r.id, call: id})
-		return nil, ctx.Err()
-	}
+// Call implements Host; a run calls call.
+func (r *workerRun) Call(context.Context, Call) (json.RawMessage, error) {
+	return nil, errors.ErrUnsupported
 }
 
+// call implements caller.
+func (r *workerRun) call(c Call, answered func(json.RawMessage, error)) func() {
+	id := uint64(c.Nth)
+	r.mu.Lock()
+	r.calls[id] = answered
+	r.mu.Unlock()
+	// A broken socket shows in serve.
+	_ = r.w.send(&frame{kind: frameCall, run: r.id, call: id, binding: c.Binding, method: c.Method, data: c.Args})
+	return func() { _ = r.w.send(&frame{kind: frameDrop, run: r.id, call: id}) }
+}
+
+// answer is called by the goroutine that receives.
 func (r *workerRun) answer(f *frame) {
 	r.mu.Lock()
-	answers := r.calls[f.call]
+	answered := r.calls[f.call]
 	delete(r.calls, f.call)
-	if answers != nil {
+	if answered != nil {
 		r.held += int64(len(f.data))
 	}
 	held := r.held
 	r.mu.Unlock()
-	if held > r.most {
-		r.cancel(limitError("memory", held, r.most))
-		return
-	}
-	if answers != nil {
-		answers <- f
+	switch {
+	case answered == nil:
+	case held > r.most:
+		r.cancel(limitError("answers", held, r.most))
+	case f.ok:
+		answered(f.data, nil)
+	default:
+		answered(nil, errors.New(f.binding))
 	}
 }
 
-// settled implements answerKeeper.
-func (r *workerRun) settled(size int) {
+// taken implements caller.
+func (r *workerRun) taken(size int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held -= int64(size)
 }
+
+// waiting implements caller.
+func (r *workerRun) waiting(taken int) {
+	_ = r.w.send(&frame{kind: frameWaiting, run: r.id, call: uint64(taken)})
+}
+
+// end implements caller: with the result the daemon gives up what is under way.
+func (r *workerRun) end() {}

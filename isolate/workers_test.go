@@ -221,7 +221,7 @@ func TestManyAnswers(t *testing.T) {
 	r.Bindings = []Binding{{Name: "X", Methods: []string{"large"}}}
 	r.Limits.Concurrency, r.Limits.CPU, r.Limits.Wall, r.Limits.Memory = 20, time.Minute, time.Minute, 64<<20
 	res := run1(t, p, r, h)
-	if res.Status != StatusKilled || res.Error.Limit != "memory" {
+	if res.Status != StatusKilled || res.Error.Limit != "answers" {
 		t.Errorf("%+v %v", res, res.Error)
 	}
 	if p.workers[0] != worker {
