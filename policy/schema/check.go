@@ -70,19 +70,11 @@ func (s *Schema) Check(ctx context.Context, value json.RawMessage) error {
 	return in.check(v)
 }
 
-func (in *instance) check(v any) (err error) {
-	in.fuel.left = maxFuel
-	defer func() {
-		// The library knows no other way out of a check.
-		switch r := recover().(type) {
-		case nil:
-		case outOfFuel:
-			err = &Violation{Want: "is too much work to check against its schema; make it smaller"}
-		default:
-			panic(r)
-		}
-	}()
-	err = in.schema.Validate(v)
+func (in *instance) check(v any) error {
+	var err error
+	if !in.fuel.enough(func() { err = in.schema.Validate(v) }) {
+		return &Violation{Want: "is too much work to check against its schema; make it smaller"}
+	}
 	invalid, ok := err.(*jsonschema.ValidationError)
 	if !ok {
 		return err
@@ -199,6 +191,9 @@ func want(e *jsonschema.ValidationError) string {
 	case *kind.Pattern:
 		return "must match " + short(k.Want)
 	case *kind.Format:
+		if k.Want == "regex" {
+			return fmt.Sprintf("must be a pattern: %v", k.Err)
+		}
 		return "must be a " + k.Want
 	}
 	return e.ErrorKind.LocalizedString(english)

@@ -20,7 +20,7 @@ const (
 	patternFuel = 32
 )
 
-// outOfFuel is thrown in a check and caught by instance.check.
+// outOfFuel is thrown in a check and caught by enough.
 type outOfFuel struct{}
 
 // fuel counts the work of a check down.
@@ -30,6 +30,23 @@ func (f *fuel) burn(n int) {
 	if f.left -= n; f.left < 0 {
 		panic(outOfFuel{})
 	}
+}
+
+// enough fills up, does work, and tells whether that came to its end. The
+// library knows no other way out of a check than this.
+func (f *fuel) enough(work func()) (ok bool) {
+	f.left = maxFuel
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case outOfFuel:
+			ok = false
+		default:
+			panic(r)
+		}
+	}()
+	work()
+	return true
 }
 
 // Validate implements jsonschema.SchemaExt: it comes by in every schema.

@@ -138,8 +138,10 @@ func (s *Schema) compile() (*instance, error) {
 	if err := c.AddResource(rootURL, doc); err != nil {
 		return nil, &Error{Message: err.Error()}
 	}
-	f.left = maxFuel // the patterns in it are tried, too
-	sch, err := c.Compile(rootURL)
+	var sch *jsonschema.Schema
+	if !f.enough(func() { sch, err = c.Compile(rootURL) }) {
+		return nil, &Error{Message: "the schema is too much work to read; make it smaller"}
+	}
 	if err != nil {
 		return nil, explain(err)
 	}
