@@ -73,7 +73,7 @@ func TestFaults(t *testing.T) {
 		{"languages not a list", inProfile("isolate: {languages: js}"), 4, "profiles.p.isolate.languages", "want a list"},
 		{"fetch tag", inProfile("isolate: {languages: [js], fetch: !!bool ''}"), 4, "profiles.p.isolate.fetch", "want true or false"},
 		{"fetch", inProfile("isolate: {languages: [js], fetch: 'true'}"), 4, "profiles.p.isolate.fetch", "want true or false"},
-		{"binding type", inProfile("isolate: {languages: [js], bindings: {x: {type: sql}}}"), 4, "profiles.p.isolate.bindings.x.type", "possible: kv, db, log, tools"},
+		{"binding type", inProfile("isolate: {languages: [js], bindings: {x: {type: mail}}}"), 4, "profiles.p.isolate.bindings.x.type", "possible: kv, db, log, tools, sql"},
 		{"binding no type", inProfile("isolate: {languages: [js], bindings: {x: {}}}"), 4, "profiles.p.isolate.bindings.x", "has no type"},
 		{"binding name", inProfile("isolate: {languages: [js], bindings: {__proto__: {type: kv}}}"), 4, "profiles.p.isolate.bindings.__proto__", "not a binding's name"},
 		{"binding fetch", inProfile("isolate: {languages: [js], bindings: {Fetch: {type: kv}}}"), 4, "profiles.p.isolate.bindings.Fetch", "fetch: true"},

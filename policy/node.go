@@ -13,9 +13,10 @@ import (
 // the first, so that an operator mends a file in one go. It walks nodes, not
 // structs: only so does each fault know its line, and each value its origin.
 type reader struct {
-	file    string
-	errs    ParseErrors
-	origins []origin
+	file     string
+	accounts accounts
+	errs     ParseErrors
+	origins  []origin
 }
 
 // An origin is where a value of the effective policy stands in the file.

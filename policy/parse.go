@@ -68,7 +68,7 @@ type accounts interface {
 }
 
 func parse(name string, b []byte, a accounts) (*Policy, error) {
-	r := &reader{file: name}
+	r := &reader{file: name, accounts: a}
 	root := r.document(b)
 	p := &Policy{File: name, profiles: map[string]*Profile{}, exact: map[string]string{}}
 	if root != nil {

@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -60,27 +59,6 @@ func (r *reader) isolate(n *yaml.Node, field string) *IsolateGrant {
 	}
 	r.defaults(field, &g.Limits, IsolateDefaults())
 	return g
-}
-
-func (r *reader) binding(k, v *yaml.Node, field string, all map[string]Binding) {
-	if err := checkBindingName(k.Value, all); err != nil {
-		r.fail(k, field, "%v", err)
-	}
-	var b Binding
-	r.keys(v, field, map[string]keyFunc{
-		"type":    r.word(&b.Type, "a binding's type", func(s string) error { return checkOneOf(s, bindingTypes) }),
-		"methods": r.words(&b.Methods, "a method's name", checkMethodName),
-	})
-	switch {
-	case v.Kind != yaml.MappingNode:
-	case !hasKey(v, "type"):
-		r.fail(k, field, "has no type; possible: %s", strings.Join(bindingTypes, ", "))
-	case b.Type == "tools" && !hasKey(v, "methods"):
-		r.fail(k, field, "is of type tools and has no methods; write methods: [NAME]")
-	case b.Type != "tools" && hasKey(v, "methods"):
-		r.fail(k, field, "has methods, which only the type tools takes")
-	}
-	all[k.Value] = b
 }
 
 func (r *reader) jail(n *yaml.Node, field string) *JailGrant {

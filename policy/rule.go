@@ -178,9 +178,8 @@ func (r *reader) injection(n *yaml.Node, field string) *Injection {
 }
 
 var (
-	schemes      = []string{"https", "http"}
-	injections   = []string{"bearer", "basic", "header", "query"}
-	bindingTypes = []string{"kv", "db", "log", "tools"}
+	schemes    = []string{"https", "http"}
+	injections = []string{"bearer", "basic", "header", "query"}
 )
 
 func checkOneOf(s string, allowed []string) error {

@@ -74,14 +74,6 @@ type Injection struct {
 	Field string `json:"field,omitempty" yaml:"field,omitempty"`
 }
 
-// A Binding is a capability an isolate may hold as env.<NAME>.
-type Binding struct {
-	// Type is "kv", "db", "log" or "tools".
-	Type string `json:"type" yaml:"type"`
-	// Methods that a "tools" binding offers.
-	Methods []string `json:"methods,omitempty" yaml:"methods,omitempty"`
-}
-
 // A Profile says what a tenant may do. The zero Profile may do nothing.
 type Profile struct {
 	Name    string        `json:"name"`
