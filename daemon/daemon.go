@@ -113,13 +113,14 @@ type Daemon struct {
 	// missing says why a part is not there.
 	missing map[string]error
 
-	runs    *registry
-	tenants *tenantTable
-	egress  *egressUse
-	metrics *metrics
-	bodies  *budget
-	peers   sync.Map // net.Conn → *peer
-	roots   []byte   // the host's certificates, PEM
+	runs     *registry
+	tenants  *tenantTable
+	egress   *egressUse
+	backends *backends
+	metrics  *metrics
+	bodies   *budget
+	peers    sync.Map // net.Conn → *peer
+	roots    []byte   // the host's certificates, PEM
 
 	probing  sync.Mutex // held while doctor tries the kernel
 	stopping atomic.Bool
@@ -143,6 +144,7 @@ func New(ctx context.Context, cfg Config) (*Daemon, error) {
 	d.metrics = newMetrics(d)
 	d.tenants = newTenantTable(d)
 	d.egress = newEgressUse(d)
+	d.backends = newBackends()
 	// The parts live as long as the daemon; ctx ends their start alone.
 	giveUp := context.AfterFunc(ctx, func() { d.cancel(ctx.Err()) })
 	err := d.start(d.base)

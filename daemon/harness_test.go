@@ -85,12 +85,17 @@ type testDaemon struct {
 
 func startDaemon(t *testing.T) *testDaemon {
 	t.Helper()
+	return startDaemonWith(t, testPolicy)
+}
+
+func startDaemonWith(t *testing.T, policyText string) *testDaemon {
+	t.Helper()
 	initPath, err := sandboxInit()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	p, err := policy.Parse("test", []byte(testPolicy))
+	p, err := policy.Parse("test", []byte(policyText))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +27,7 @@ type host struct {
 	client   *http.Client
 	release  func()
 	requests atomic.Int64
+	checked  atomic.Int64 // bytes of arguments
 	bytesOut atomic.Int64
 	bytesIn  atomic.Int64
 	ended    atomic.Bool
@@ -69,11 +70,14 @@ func (h *host) Event(e isolate.Event) {
 
 // callError is an error whose text the code may see.
 type callError struct {
-	status  string // "error" or "denied"
+	status  string // one of those of api.CallRecord
 	message string
 }
 
 func (e *callError) Error() string { return e.message }
+
+// maxCallError is how much of a call's error is put on record.
+const maxCallError = 300
 
 func badCall(format string, args ...any) error {
 	return &callError{"error", fmt.Sprintf(format, args...)}
@@ -88,6 +92,9 @@ func (h *host) Call(ctx context.Context, c isolate.Call) (json.RawMessage, error
 		status, err = h.explain(c, err)
 	}
 	rec := api.CallRecord{Binding: clip(c.Binding, 64), Method: clip(c.Method, 64), Status: status, Bytes: int64(len(answer)), Duration: policy.Duration(time.Since(began))}
+	if err != nil {
+		rec.Error = clip(strings.ToValidUTF8(err.Error(), "\uFFFD"), maxCallError)
+	}
 	if c.Binding == "fetch" && err == nil {
 		rec.Status = fetchStatus(answer)
 	}
@@ -107,6 +114,9 @@ func (h *host) explain(c isolate.Call, err error) (string, error) {
 	if errors.As(err, &denied) {
 		return "denied", errors.New(denied.Error())
 	}
+	if errors.Is(err, context.Canceled) {
+		return "canceled", errors.New("the call was canceled")
+	}
 	if e := toAPI(err); e.Code != api.CodeInternal {
 		return "error", errors.New(e.Message)
 	}
@@ -123,8 +133,8 @@ func (h *host) dispatch(ctx context.Context, c isolate.Call) (json.RawMessage, e
 		h.run.denied(api.Denial{Kind: "binding", What: clip(c.Binding, 64) + "." + clip(c.Method, 64), Rule: "not_granted", Scope: "run"})
 		return nil, &callError{"denied", "the run does not hold " + clip(c.Binding, 64) + "." + clip(c.Method, 64)}
 	}
-	if g.kind == "tools" {
-		return h.tool(ctx, g, c)
+	if g.kind == policy.BindingTools {
+		return h.tool(ctx, &g, c)
 	}
 	var args []json.RawMessage
 	if err := json.Unmarshal(c.Args, &args); err != nil {
@@ -281,36 +291,4 @@ func (h *host) log(level string, args []json.RawMessage) (json.RawMessage, error
 	}
 	h.Event(e)
 	return json.RawMessage("null"), nil
-}
-
-// tool asks the caller, who follows the run's events, for its own tool.
-func (h *host) tool(ctx context.Context, g grant, c isolate.Call) (json.RawMessage, error) {
-	r := h.run
-	r.mu.Lock()
-	r.ncalls++
-	id := "c" + strconv.Itoa(r.ncalls)
-	answer := make(chan api.ToolAnswer, 1)
-	if r.tools == nil {
-		r.tools = map[string]chan api.ToolAnswer{}
-	}
-	r.tools[id] = answer
-	r.mu.Unlock()
-	defer func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.tools, id)
-	}()
-	r.events.append(api.Event{Type: api.EventCall, RunID: r.id, Call: &api.ToolCall{CallID: id, Binding: g.name, Method: c.Method, Args: validJSON(c.Args)}})
-	select {
-	case a := <-answer:
-		if a.Error != nil {
-			return nil, &callError{"error", a.Error.Message}
-		}
-		if a.Result == nil {
-			return json.RawMessage("null"), nil
-		}
-		return a.Result, nil
-	case <-ctx.Done():
-		return nil, badCall("%s.%s was not answered in time", g.name, c.Method)
-	}
 }

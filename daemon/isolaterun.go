@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,20 +22,6 @@ const (
 
 // isolateLanguages are those that the pool has an engine for.
 var isolateLanguages = []string{"js", "ts", "python"}
-
-// A grant is one binding that a run holds.
-type grant struct {
-	name    string // in the policy
-	kind    string // kv, db, log, tools
-	methods []string
-}
-
-// methodsOf are the methods of the bindings that the daemon answers itself.
-var methodsOf = map[string][]string{
-	"kv":  {"get", "put", "delete", "list"},
-	"db":  {"query"},
-	"log": {"debug", "info", "warn", "error"},
-}
 
 // planIsolate decides what the run holds in an isolate.
 func (d *Daemon) planIsolate(p *plan) error {
@@ -65,64 +50,6 @@ func (d *Daemon) planIsolate(p *plan) error {
 		return d.need(partEgress)
 	}
 	return nil
-}
-
-// grants is what the request asks for of what policy grants: everything when it
-// names nothing.
-func grants(granted map[string]policy.Binding, asked map[string]api.BindingRequest) (map[string]grant, error) {
-	out := map[string]grant{}
-	if asked == nil {
-		for name, b := range granted {
-			out[codeName(name, b)] = grant{name, b.Type, bindingMethods(b)}
-		}
-		return out, nil
-	}
-	for name, want := range asked {
-		field := fmt.Sprintf("bindings.%.64s", name)
-		real, b, ok := findBinding(granted, name)
-		if !ok {
-			return nil, &api.Error{Code: api.CodeDenied, Field: field, Message: "the policy does not grant this binding",
-				Allowed: strings.Join(slices.Sorted(maps.Keys(granted)), ", "), Hint: "an operator can add it to isolate.bindings of the profile"}
-		}
-		methods := bindingMethods(b)
-		for i, m := range want.Methods {
-			if !slices.Contains(methods, m) {
-				return nil, &api.Error{Code: api.CodeDenied, Field: fmt.Sprintf("%s.methods[%d]", field, i),
-					Message: fmt.Sprintf("the policy does not grant the method %.64q", m), Allowed: strings.Join(methods, ", ")}
-			}
-		}
-		if want.Methods != nil {
-			methods = want.Methods
-		}
-		out[codeName(real, b)] = grant{real, b.Type, methods}
-	}
-	return out, nil
-}
-
-// findBinding finds a binding by its name; names differ in more than case.
-func findBinding(granted map[string]policy.Binding, name string) (string, policy.Binding, bool) {
-	for real, b := range granted {
-		if strings.EqualFold(real, name) {
-			return real, b, true
-		}
-	}
-	return "", policy.Binding{}, false
-}
-
-// codeName is what the code sees: env.DB for the daemon's own bindings, the
-// caller's own name for its tools.
-func codeName(name string, b policy.Binding) string {
-	if b.Type == "tools" {
-		return name
-	}
-	return strings.ToUpper(name)
-}
-
-func bindingMethods(b policy.Binding) []string {
-	if b.Type == "tools" {
-		return b.Methods
-	}
-	return methodsOf[b.Type]
 }
 
 // checkOutbound refuses hosts that no rule of the policy grants.

@@ -55,14 +55,14 @@ func TestGrants(t *testing.T) {
 	if err != nil || len(none) != 0 {
 		t.Errorf("asking for nothing gives %v, %v", none, err)
 	}
-	one, err := grants(granted, map[string]api.BindingRequest{"SEARCH": {Methods: []string{"find"}}})
+	one, err := grants(granted, map[string]api.BindingRequest{"SEARCH": {Methods: api.MethodList("find")}})
 	if err != nil || len(one) != 1 || !slices.Equal(one["search"].methods, []string{"find"}) {
 		t.Errorf("asking for less gives %+v, %v", one, err)
 	}
 	for field, asked := range map[string]map[string]api.BindingRequest{
 		"bindings.files":             {"files": {}},
-		"bindings.search.methods[1]": {"search": {Methods: []string{"find", "drop"}}},
-		"bindings.db.methods[0]":     {"db": {Methods: []string{"exec"}}},
+		"bindings.search.methods[1]": {"search": {Methods: api.MethodList("find", "drop")}},
+		"bindings.db.methods[0]":     {"db": {Methods: api.MethodList("exec")}},
 	} {
 		_, err := grants(granted, asked)
 		var e *api.Error

@@ -106,7 +106,7 @@ func TestDecodeAccepts(t *testing.T) {
 	if *r.Deterministic.Seed != 1<<64-1 || r.Deterministic.Clock.Year() != 2026 {
 		t.Errorf("deterministic is %+v", r.Deterministic)
 	}
-	if len(r.Bindings) != 2 || r.Bindings["search"].Methods[0] != "find" {
+	if len(r.Bindings) != 2 || r.Bindings["search"].Methods.Names[0] != "find" {
 		t.Errorf("bindings are %+v", r.Bindings)
 	}
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -151,6 +152,14 @@ func (d *decoder) custom(v reflect.Value, path string, depth int) error {
 		if err = json.Unmarshal(raw, &s); err == nil {
 			err = u.UnmarshalText([]byte(s))
 		}
+	}
+	var inside *Error
+	if errors.As(err, &inside) {
+		if inside.Field != "" && inside.Field[0] != '[' {
+			path += "."
+		}
+		inside.Field = path + inside.Field
+		return inside
 	}
 	if err != nil {
 		return Invalid(path, err.Error())

@@ -109,6 +109,7 @@ func querySchema(kind string) object {
 var (
 	durationType = typeOf[policy.Duration]()
 	sizeType     = typeOf[policy.Size]()
+	methodsType  = typeOf[Methods]()
 )
 
 // schema describes t; named structs become components.
@@ -122,6 +123,11 @@ func (g *generator) schema(t reflect.Type) object {
 		return object{"type": "string", "description": "Go duration such as 1.5s.", "examples": []any{(1500 * time.Millisecond).String()}}
 	case sizeType:
 		return object{"type": []any{"integer", "string"}, "description": "Bytes, or a string such as 64MiB."}
+	case methodsType:
+		return object{"oneOf": []any{
+			object{"type": "array", "items": object{"type": "string"}, "maxItems": maxMethods},
+			object{"type": "object", "additionalProperties": g.schema(typeOf[MethodRequest]()), "maxProperties": maxMethods},
+		}}
 	}
 	if t.Kind() != reflect.Pointer && reflect.PointerTo(t).Implements(textUn) {
 		return object{"type": "string"}

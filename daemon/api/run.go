@@ -26,7 +26,7 @@ type RunRequest struct {
 
 // BindingRequest asks for one binding.
 type BindingRequest struct {
-	Methods []string `json:"methods,omitempty" max:"256" doc:"Fewer methods than policy grants (tools)."`
+	Methods *Methods `json:"methods,omitempty" doc:"Fewer methods than policy grants: names, or names with JSON Schemas that hold beside the policy's (tools)."`
 }
 
 // Outbound asks for outgoing requests.
@@ -136,9 +136,10 @@ type Denial struct {
 type CallRecord struct {
 	Binding  string          `json:"binding"`
 	Method   string          `json:"method"`
-	Status   string          `json:"status" doc:"\"ok\", \"error\", \"denied\", or an HTTP status."`
+	Status   string          `json:"status" doc:"\"ok\", \"error\", \"denied\", \"canceled\", \"invalid_args\" or \"invalid_result\" (a schema was broken), or an HTTP status."`
 	Bytes    int64           `json:"bytes" doc:"Of the answer."`
 	Duration policy.Duration `json:"duration"`
+	Error    string          `json:"error,omitempty" doc:"What the code was told, shortened; hostile."`
 }
 
 // Receipt names a line of the audit log.
@@ -157,7 +158,7 @@ type ToolCall struct {
 	CallID  string          `json:"call_id"`
 	Binding string          `json:"binding"`
 	Method  string          `json:"method"`
-	Args    json.RawMessage `json:"args" doc:"A JSON array; hostile."`
+	Args    json.RawMessage `json:"args" doc:"A JSON array; hostile. Binary data is {\"$bytes\": \"base64\"}."`
 }
 
 // ToolAnswer answers a ToolCall: a result or an error.
