@@ -46,19 +46,23 @@ func (h *host) tool(ctx context.Context, g *grant, c isolate.Call) (json.RawMess
 	if err != nil {
 		return nil, err
 	}
+	limited, cancel := ctx, context.CancelFunc(func() {})
 	if g.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, g.timeout)
-		defer cancel()
+		limited, cancel = context.WithTimeout(ctx, g.timeout)
 	}
+	defer cancel()
 	c.Args = args
 	var answer json.RawMessage
 	if g.service != nil {
-		answer, err = h.askService(ctx, g, c)
+		answer, err = h.askService(limited, g, c)
 	} else {
-		answer, err = h.askCaller(ctx, g, c)
+		answer, err = h.askCaller(limited, g, c)
 	}
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		// The run has ended, or has given the call up: nobody hears an answer.
+		return nil, context.Canceled
+	case err != nil:
 		return nil, err
 	}
 	return answer, h.checkResult(ctx, g, c, answer)
@@ -198,9 +202,6 @@ func (h *host) askCaller(ctx context.Context, g *grant, c isolate.Call) (json.Ra
 		}
 		return a.Result, nil
 	case <-ctx.Done():
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return nil, ctx.Err()
-		}
 		return nil, badCall("%s.%s was not answered in time", g.name, c.Method)
 	}
 }

@@ -55,7 +55,7 @@ type desk struct {
 	calls   []service.Call
 	waiting int
 	most    int
-	left    chan string // methods whose request was cancelled
+	changed chan struct{} // closed when waiting falls
 	meet    chan struct{}
 }
 
@@ -96,11 +96,12 @@ func (d *desk) slow(w http.ResponseWriter, r *http.Request, c *service.Call) {
 	case <-meet:
 		fmt.Fprint(w, `{"result":"met"}`)
 	case <-r.Context().Done():
-		d.left <- c.Method
 	}
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.waiting--
-	d.mu.Unlock()
+	close(d.changed)
+	d.changed = make(chan struct{})
 }
 
 func startDesk(t *testing.T) (*desk, string) {
@@ -110,7 +111,7 @@ func startDesk(t *testing.T) (*desk, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{left: make(chan string, 100), meet: make(chan struct{})}
+	d := &desk{changed: make(chan struct{}), meet: make(chan struct{})}
 	s := &http.Server{Handler: d}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }()
@@ -254,12 +255,19 @@ func TestCallsOverlapAndEnd(t *testing.T) {
 	desk.mu.Lock()
 	desk.meet = make(chan struct{})
 	desk.mu.Unlock()
-	left := func(t *testing.T, n int) {
+	// idle waits until the service works for nobody.
+	idle := func(t *testing.T) {
 		t.Helper()
-		for range n {
+		for ctx := within(t); ; {
+			desk.mu.Lock()
+			n, changed := desk.waiting, desk.changed
+			desk.mu.Unlock()
+			if n == 0 {
+				return
+			}
 			select {
-			case <-desk.left:
-			case <-within(t).Done():
+			case <-changed:
+			case <-ctx.Done():
 				t.Fatal("the service still works for a run that has ended")
 			}
 		}
@@ -284,7 +292,7 @@ func TestCallsOverlapAndEnd(t *testing.T) {
 			if err != nil || r.Status != tt.status || string(r.Result) != tt.want {
 				t.Errorf("got %s %s %+v, %v", r.Status, r.Result, r.Error, err)
 			}
-			left(t, tt.calls)
+			idle(t)
 			if len(r.Calls) != tt.calls || r.Calls[0].Status != "canceled" {
 				t.Errorf("on record: %+v", r.Calls)
 			}
@@ -302,6 +310,6 @@ func TestCallsOverlapAndEnd(t *testing.T) {
 		if err != nil || r.Error == nil || r.Error.Limit != "calls" {
 			t.Errorf("got %+v, %v", r.Error, err)
 		}
-		left(t, maxConcurrentCalls)
+		idle(t)
 	})
 }

@@ -124,10 +124,11 @@ func (g *generator) schema(t reflect.Type) object {
 	case sizeType:
 		return object{"type": []any{"integer", "string"}, "description": "Bytes, or a string such as 64MiB."}
 	case methodsType:
-		return object{"oneOf": []any{
+		g.schemas[t.Name()] = object{"oneOf": []any{
 			object{"type": "array", "items": object{"type": "string"}, "maxItems": maxMethods},
 			object{"type": "object", "additionalProperties": g.schema(typeOf[MethodRequest]()), "maxProperties": maxMethods},
 		}}
+		return object{"$ref": "#/components/schemas/" + t.Name()}
 	}
 	if t.Kind() != reflect.Pointer && reflect.PointerTo(t).Implements(textUn) {
 		return object{"type": "string"}

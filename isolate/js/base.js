@@ -3,7 +3,7 @@ const OP = { done: 1, fail: 2, log: 3, call: 4, timer: 5, clearTimer: 6, decode:
 // Code may change every global; what the closure needs is taken before.
 const {
   Array, ArrayBuffer, Boolean, DataView, Date, DOMException, Error, Float32Array, Float64Array, Function, JSON, Map, Math, Number,
-  Object, Promise, Proxy, RangeError, Reflect, RegExp, Set, String, Symbol, TypeError, URLSearchParams, Uint8Array, WeakSet, isNaN, performance,
+  Object, Promise, Proxy, RangeError, Reflect, RegExp, Set, String, Symbol, TypeError, URLSearchParams, Uint8Array, Uint8ClampedArray, WeakSet, isNaN, performance,
 } = globalThis;
 const { stringify, parse } = JSON;
 const { isArray, from: arrayFrom } = Array;

@@ -22,6 +22,42 @@ function hostCall(binding, method, args, convert, stack) {
   });
 }
 
+const promiseReject = Promise.reject.bind(Promise);
+
+// takeSignal takes the AbortSignal out of the arguments: the last one, or the
+// member signal of the last one, as fetch has it.
+function takeSignal(args) {
+  const last = args[args.length - 1];
+  if (last instanceof AbortSignal) {
+    args.length--;
+    return last;
+  }
+  if (last === null || typeof last !== 'object' || isArray(last) || !(last.signal instanceof AbortSignal)) return undefined;
+  const rest = create(null);
+  const names = keys(last);
+  for (let i = 0; i < names.length; i++) if (names[i] !== 'signal') rest[names[i]] = last[names[i]];
+  if (keys(rest).length > 0) args[args.length - 1] = rest;
+  else args.length--;
+  return last.signal;
+}
+
+// abortable is the call's promise, rejected when the signal says so; the host
+// then gives the call up.
+function abortable(call, id, signal) {
+  return new NativePromise((resolve, reject) => {
+    const abort = () => {
+      if (mapDelete(pending, id)) host(OP.cancel, id);
+      reject(signal.reason);
+    };
+    signal.addEventListener('abort', abort);
+    const done = (settled) => (value) => {
+      signal.removeEventListener('abort', abort);
+      settled(value);
+    };
+    then(call, done(resolve), done(reject));
+  });
+}
+
 function makeEnv(job) {
   // No iteration: the code's top level has run, and may have changed how.
   const env = create(null);
@@ -40,13 +76,16 @@ function makeBinding({ name, methods }) {
     const method = methods[i];
     target[method] = freeze((...args) => {
       const stack = new Error().stack;
-      let json;
+      let json, signal;
       try {
+        signal = takeSignal(args);
+        if (signal !== undefined && signal.aborted) throw signal.reason;
         json = toJSON(args, `${name}.${method} argument `);
       } catch (e) {
-        return NativePromise.reject(e);
+        return promiseReject(e);
       }
-      return hostCall(name, method, json, undefined, stack);
+      const call = hostCall(name, method, json, undefined, stack);
+      return signal === undefined ? call : abortable(call, lastId, signal);
     });
   }
   freeze(target);

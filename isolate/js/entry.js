@@ -9,7 +9,7 @@ function start(evaluated, job) {
   job = parse(job);
   const env = makeEnv(job);
   if (job.fetch) grantFetch();
-  then(evaluated, (module) => run(module, parse(job.input), env), fail);
+  then(evaluated, (module) => run(module, fromJSON(job.input), env), fail);
 }
 
 async function run(module, input, env) {
@@ -41,7 +41,9 @@ async function serve(main, input, env) {
   const waiting = [];
   const response = await main.fetch(request, env, { waitUntil(p) { push(waiting, promiseResolve(p)); }, passThroughOnException() {} });
   if (!(response instanceof Response)) throw new TypeError('fetch must return a Response');
-  const body = await response.text();
+  const bytes = new Uint8Array(await response.arrayBuffer());
+  let body = host(OP.decode, bytes, 1);
+  if (body === undefined) body = bytes; // not text
   for (let i = 0; i < waiting.length; i++) await waiting[i];
   return { status: response.status, headers: arrayFrom(response.headers), body };
 }
@@ -58,8 +60,7 @@ function settle(id, ok, text, bytes) {
   }
   let value;
   try {
-    value = text === '' ? undefined : parse(text);
-    if (call.convert) value = call.convert(value, bytes);
+    if (text !== '') value = call.convert ? call.convert(parse(text), bytes) : fromJSON(text);
   } catch (e) {
     call.reject(e);
     return;
