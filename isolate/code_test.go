@@ -176,7 +176,9 @@ func TestResults(t *testing.T) {
 		expr string
 		want
 	}{
-		"scalars":       {`[1, -0, 1.5, "ä\ud83d\ude00", true, null, undefined, NaN]`, want{value: "[1,0,1.5,\"ä😀\",true,null,null,null]"}},
+		"scalars":       {`[1, -0, 1.5, "ä\ud83d\ude00", true, null, undefined]`, want{value: "[1,0,1.5,\"ä😀\",true,null,null]"}},
+		"nan":           {`({a: [0 / 0]})`, want{kind: KindThrown, message: "result.a[0] is NaN: only JSON"}},
+		"infinity":      {`-1 / 0`, want{kind: KindThrown, message: "result is -Infinity"}},
 		"nested":        {`({a: {b: [{c: 1}]}, u: undefined})`, want{value: `{"a":{"b":[{"c":1}]}}`}},
 		"date":          {`({d: new Date(0)})`, want{value: `{"d":"1970-01-01T00:00:00.000Z"}`}},
 		"error":         {`[new RangeError("r")]`, want{value: `[{"name":"RangeError","message":"r"}]`}},
@@ -190,7 +192,12 @@ func TestResults(t *testing.T) {
 		"cycle":         {`(() => { const a = {b: {}}; a.b.c = a; return a })()`, want{kind: KindThrown, message: "result.b.c is one of the objects that hold it"}},
 		"promise":       {`({list: [Promise.resolve(1)]})`, want{kind: KindThrown, message: "result.list[0] is a promise", hint: ""}},
 		"map":           {`({m: new Map()})`, want{kind: KindThrown, message: "result.m is a Map"}},
-		"bytes":         {`({b: new Uint8Array(2)})`, want{kind: KindThrown, message: "result.b is binary"}},
+		"bytes":         {`({b: new Uint8Array(2)})`, want{value: `{"b":{"$bytes":"AAA="}}`}},
+		"floats":        {`({b: new Float64Array(2)})`, want{kind: KindThrown, message: "result.b is a Float64Array"}},
+		"set":           {`new Set()`, want{kind: KindThrown, message: "result is a Set: only JSON values can leave the isolate; use Array.from"}},
+		"regexp":        {`[/x/]`, want{kind: KindThrown, message: "result[0] is a RegExp"}},
+		"response":      {`({r: new Response("x")})`, want{kind: KindThrown, message: "result.r is a Response: only JSON values can leave the isolate; await its text()"}},
+		"headers":       {`new Headers()`, want{kind: KindThrown, message: "result is a Headers"}},
 		"deep":          {`(() => { let a = []; for (let i = 0; i < 1e5; i++) a = [a]; return a })()`, want{kind: KindThrown, message: "nested too deeply"}},
 		"patched JSON":  {`(() => { JSON.stringify = () => "evil"; return {a: 1} })()`, want{value: `{"a":1}`}},
 		"patched proto": {`(() => { Array.prototype.push = Object.keys = () => { throw 1 }; Promise.prototype.then = null; return {a: [1]} })()`, want{value: `{"a":[1]}`}},

@@ -69,6 +69,9 @@ func (r *Request) Validate() error {
 	if len(r.Input) > 0 && !json.Valid(r.Input) {
 		return requestError("input", "is not JSON")
 	}
+	if at, err := checkBytes(r.Input, "input"); err != nil {
+		return requestError(at, "is not base64 (with padding): %v", err)
+	}
 	if err := r.validateGrants(); err != nil {
 		return err
 	}
@@ -85,7 +88,7 @@ func (r *Request) validateModules() error {
 	size := 0
 	for name, src := range r.Modules {
 		if len(name) > 255 || !moduleName.MatchString(name) {
-			return requestError("modules", "%q is not a file name that is taken", name)
+			return requestError(fmt.Sprintf("modules[%.80q]", name), "is not a file name that is taken: letters, digits and ._@+- with / between folders, not beginning with a dot")
 		}
 		size += len(src)
 		if strings.IndexByte(src, 0) >= 0 {
@@ -118,7 +121,7 @@ func (r *Request) validateGrants() error {
 			return requestError("bindings."+b.Name, "is there twice")
 		}
 		if _, ok := r.Env[b.Name]; ok {
-			return requestError("bindings."+b.Name, "is also a name in env")
+			return requestError("env."+b.Name, "is also the name of a binding of this run; name the variable otherwise, or leave the binding out")
 		}
 		seen[b.Name] = true
 		if len(b.Methods) > maxMethods {

@@ -32,7 +32,7 @@ def _call(binding, method, args):
     answer = _receive()
     if answer[:1] != b'o':
         raise BindingError(answer[1:].decode('utf-8', 'replace'), binding, method)
-    return json.loads(answer[1:])
+    return _from_json(answer[1:])
 
 
 def _flush():
@@ -44,6 +44,46 @@ def _flush():
 
 
 # ---- JSON with a word about what it cannot hold ----
+#
+# Bytes cross as {"$bytes": "base64"}; a dict of the code's own that looks like
+# that, or like this, is put into {"$object": ...}.
+
+def _from_json(text):
+    """Reads what the host gave, as bytes."""
+    value = json.loads(text)
+    return _revived(value) if b'$bytes' in text or b'$object' in text or b'\\u0024' in text else value
+
+
+def _revived(value):
+    if isinstance(value, list):
+        return [_revived(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        [(key, inner)] = value.items()
+        if key == '$bytes' and isinstance(inner, str):
+            try:
+                return base64.b64decode(inner, validate=True)
+            except ValueError:
+                raise ValueError('what came from outside has "$bytes" that are not base64') from None
+        if key == '$object' and isinstance(inner, dict):
+            value = inner
+    return {k: _revived(v) for k, v in value.items()}
+
+
+def _marked(value):
+    """Replaces bytes, and dicts that look as if they were."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {'$bytes': base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        out = {k: _marked(v) for k, v in value.items()}
+        return {'$object': out} if len(out) == 1 and next(iter(out)) in ('$bytes', '$object') else out
+    if isinstance(value, (list, tuple)):
+        return [_marked(v) for v in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return _marked(_default(value))
+
 
 def _default(value):
     if isinstance(value, (datetime.date, datetime.time)):
@@ -54,6 +94,8 @@ def _default(value):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, (uuid.UUID, pathlib.PurePath)):
         return str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {'$bytes': base64.b64encode(value).decode()}
     raise TypeError
 
 
@@ -62,7 +104,8 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(',',
 
 def _to_json(value, name):
     try:
-        return _encode(value)
+        text = _encode(value)
+        return _encode(_marked(value)) if '"$bytes":' in text or '"$object":' in text else text
     except (TypeError, ValueError, RecursionError):
         pass
     raise _NotJSON(_find(value, name, [], 0) or f'{name} cannot be written as JSON')
@@ -82,7 +125,6 @@ def _refuse(path, what, hint=''):
 
 _hints = (
     ((set, frozenset), 'use list(…) or sorted(…)'),
-    ((bytes, bytearray, memoryview), 'use base64.b64encode(…).decode() or .decode()'),
     ((decimal.Decimal, fractions.Fraction), 'use float(…) or str(…)'),
     ((types.GeneratorType, map, filter, zip, range, collections.deque), 'use list(…)'),
     ((types.CoroutineType,), 'await it'),

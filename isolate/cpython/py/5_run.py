@@ -159,14 +159,15 @@ class _Input(io.TextIOBase):
     def _open(self):
         if self._text is None:
             data = self._data
-            self._text = io.StringIO(data if isinstance(data, str) else '' if data is None else _encode(data))
+            self._text = io.StringIO(data if isinstance(data, str) else '' if data is None else
+                                     data.decode('utf-8', 'replace') if isinstance(data, bytes) else _encode(data))
         return self._text
 
     def readable(self): return True
     def fileno(self): raise io.UnsupportedOperation('fileno')
     def read(self, size=-1): return self._open().read(size)
     def readline(self, size=-1): return self._open().readline(size)
-    buffer = property(lambda self: io.BytesIO(self.read().encode()))
+    buffer = property(lambda self: io.BytesIO(bytes(self._data) if isinstance(self._data, bytes) else self.read().encode()))
 
 
 def _run(job):
@@ -209,7 +210,10 @@ def _run(job):
 
 
 def dispatch():
-    job = json.loads(_receive())
+    text = _receive()
+    job = json.loads(text)
+    if b'$bytes' in text or b'$object' in text or b'\\u0024' in text:
+        job['input'] = _revived(job['input'])
     logging._startTime = time.time()
     try:
         try:
