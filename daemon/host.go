@@ -231,7 +231,7 @@ func (h *host) query(ctx context.Context, args []json.RawMessage) (json.RawMessa
 	}
 	var params json.RawMessage
 	switch {
-	case len(args) == 2 && (args[1][0] == '[' || args[1][0] == '{'):
+	case len(args) == 2 && (args[1][0] == '[' || args[1][0] == '{' && !markedValue(args[1])):
 		params = args[1]
 	case len(args) > 1:
 		if params, err = answerJSON(args[1:]); err != nil {
@@ -243,6 +243,16 @@ func (h *host) query(ctx context.Context, args []json.RawMessage) (json.RawMessa
 		return nil, sqlError(err)
 	}
 	return rowObjects(rows)
+}
+
+// markedValue tells whether an object stands for one value: {"$bytes": …} or
+// {"$int": …}.
+func markedValue(object json.RawMessage) bool {
+	var o map[string]json.RawMessage
+	if json.Unmarshal(object, &o) != nil || len(o) != 1 {
+		return false
+	}
+	return o["$bytes"] != nil || o["$int"] != nil
 }
 
 // sqlError shows the code what is wrong with its SQL.

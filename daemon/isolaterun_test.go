@@ -71,6 +71,32 @@ func TestRunInIsolate(t *testing.T) {
 			t.Errorf("another tenant got %+v, %v", other, err)
 		}
 	})
+	t.Run("bytes in keys and rows", func(t *testing.T) {
+		r, err := d.api.Run(ctx, "t-a", js(`export default async (_, env) => {
+			await env.KV.put("b", {data: new Uint8Array([0, 255])});
+			const [row] = await env.DB.query("select ? as b, length(?1) as n", new Uint8Array([1, 2, 3]));
+			const {data} = await env.KV.get("b");
+			return [data instanceof Uint8Array, data, row.b instanceof Uint8Array, row];
+		}`))
+		if want := `[true,{"$bytes":"AP8="},true,{"b":{"$bytes":"AQID"},"n":3}]`; err != nil || string(r.Result) != want {
+			t.Errorf("got %s %+v, %v, want %s", r.Result, r.Error, err, want)
+		}
+		kept, err := d.Daemon.data.KV("t-a").Get(ctx, "b")
+		if err != nil || string(kept) != `{"data":{"$bytes":"AP8="}}` {
+			t.Errorf("kept is %s, %v", kept, err)
+		}
+	})
+	t.Run("a name is a variable or a binding", func(t *testing.T) {
+		for body, field := range map[string]string{
+			`{"language":"js","code":"1","env":{"DB":"x"}}`:                                "env.DB",
+			`{"language":"js","modules":{"main.js":"1","lib/.x.js":"1"},"main":"main.js"}`: `modules["lib/.x.js"]`,
+		} {
+			var e api.ErrorBody
+			if status, text := post(t, d, "/v1/tenants/t-a/run", body); status != 400 || json.Unmarshal([]byte(text), &e) != nil || e.Error.Field != field {
+				t.Errorf("%s: got %d %s", body, status, text)
+			}
+		}
+	})
 	t.Run("queries only read", func(t *testing.T) {
 		r, err := d.api.Run(ctx, "t-a", js(`export default async (_, env) => env.DB.query("delete from n")`))
 		if err != nil || r.Status != api.StatusError {
