@@ -8,7 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-		"path/filepath"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
