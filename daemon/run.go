@@ -57,18 +57,25 @@ func (d *Daemon) handleRun(q *request) error {
 		r.record.Environment = p.environment
 		r.mu.Unlock()
 		_, err = d.record(ctx, audit.Record{Kind: audit.KindRun, Tenant: r.tenant, RunID: r.id, Caller: r.caller,
-			Fields: map[string]any{"phase": "start", "environment": p.environment, "language": req.Language, "code_sha256": r.codeSHA}})
+			Fields: runStart{"start", p.environment, req.Language, r.codeSHA}})
 	}
 	if err != nil {
 		d.refuse(ctx, r, err)
-	} else {
-		r.events.append(api.Event{Type: api.EventStarted, RunID: r.id})
-		go d.execute(ctx, r, p)
+		return d.answerRun(q, r)
 	}
-	if p != nil && p.environment == api.EnvironmentIsolate {
+	r.events.append(api.Event{Type: api.EventStarted, RunID: r.id})
+	isolated := p.environment == api.EnvironmentIsolate
+	if isolated {
 		// An isolate's run ends with the connection that asked for it.
 		stop := context.AfterFunc(q.ctx(), func() { cancel(context.Canceled) })
 		defer stop()
+	}
+	if isolated && !q.wantsStream() {
+		// Nothing is to be done here until the run's end: no other goroutine
+		// has to be woken for it, nor this one by it.
+		d.execute(ctx, r, p)
+	} else {
+		go d.execute(ctx, r, p)
 	}
 	return d.answerRun(q, r)
 }
@@ -261,24 +268,45 @@ func (d *Daemon) finish(ctx context.Context, r *run) {
 // lists; the line says how many there were.
 const maxAudited = 100
 
-// runFields is what the audit log keeps of a run: not its output and result.
-func runFields(r *api.Run) map[string]any {
-	f := map[string]any{"phase": r.Phase, "status": r.Status, "environment": r.Environment, "language": r.Language,
-		"code_sha256": r.CodeSHA256, "started": r.Started, "usage": r.Usage}
+// A runStart is the audit log's line of a run that is about to start.
+type runStart struct {
+	Phase       string `json:"phase"`
+	Environment string `json:"environment"`
+	Language    string `json:"language"`
+	CodeSHA256  string `json:"code_sha256"`
+}
+
+// A runEnd is what the audit log keeps of a run: not its output and result.
+type runEnd struct {
+	Phase       string           `json:"phase"`
+	Status      string           `json:"status"`
+	Environment string           `json:"environment"`
+	Language    string           `json:"language"`
+	CodeSHA256  string           `json:"code_sha256"`
+	Started     time.Time        `json:"started"`
+	Usage       *api.Usage       `json:"usage"`
+	Error       *runError        `json:"error,omitempty"`
+	ExitCode    *int             `json:"exit_code,omitempty"`
+	Signal      string           `json:"signal,omitempty"`
+	Denials     []api.Denial     `json:"denials,omitempty"`
+	Denied      int              `json:"denied,omitempty"`
+	Calls       []api.CallRecord `json:"calls,omitempty"`
+	Called      int              `json:"called,omitempty"`
+}
+
+type runError struct {
+	Code    string `json:"code"`
+	Limit   string `json:"limit"`
+	Message string `json:"message"`
+}
+
+func runFields(r *api.Run) *runEnd {
+	f := &runEnd{Phase: r.Phase, Status: r.Status, Environment: r.Environment, Language: r.Language, CodeSHA256: r.CodeSHA256,
+		Started: r.Started, Usage: &r.Usage, ExitCode: r.ExitCode, Signal: r.Signal,
+		Denials: r.Denials[:min(len(r.Denials), maxAudited)], Denied: len(r.Denials),
+		Calls: r.Calls[:min(len(r.Calls), maxAudited)], Called: len(r.Calls)}
 	if r.Error != nil {
-		f["error"] = map[string]any{"code": r.Error.Code, "limit": r.Error.Limit, "message": clip(r.Error.Message, 500)}
-	}
-	if r.ExitCode != nil {
-		f["exit_code"] = *r.ExitCode
-	}
-	if r.Signal != "" {
-		f["signal"] = r.Signal
-	}
-	if n := len(r.Denials); n > 0 {
-		f["denials"], f["denied"] = r.Denials[:min(n, maxAudited)], n
-	}
-	if n := len(r.Calls); n > 0 {
-		f["calls"], f["called"] = r.Calls[:min(n, maxAudited)], n
+		f.Error = &runError{r.Error.Code, r.Error.Limit, clip(r.Error.Message, 500)}
 	}
 	return f
 }
