@@ -80,6 +80,8 @@ func (j *Jail) initProgram(socket, gate int) *sys.Program {
 	p.IDs(0, 0)
 	p.Call("pdeathsig", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
 	p.Call("umask", unix.SYS_UMASK, 0o077)
+	// The kernel's default again: the daemon's timers are coarser.
+	p.Call("timer slack", unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, 50_000, 0, 0, 0)
 	// A kernel without keyrings has none to leave.
 	p.Try("keyring", unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0)
 	for resource, value := range j.rlimits() {

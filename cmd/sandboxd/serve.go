@@ -142,6 +142,7 @@ func listenBoth(cfg *daemon.Config, dir string) error {
 func runDaemon(ctx context.Context, cfg daemon.Config, ready func(*daemon.Daemon) error) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
+	coarseTimers()
 	d, err := daemon.New(ctx, cfg)
 	if err != nil {
 		return err

@@ -6,9 +6,17 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// TimerSlack is how late the timers of the daemon and of its roles may be (the
+// kernel's default is 50 µs). Go's monitor thread sleeps for 20 µs at a time
+// while anything runs: with the default it woke up eight times in a call of half
+// a millisecond, on a processor that the call needed, and took a seventh of the
+// call's processor time. No deadline here is that fine.
+const TimerSlack = 500 * time.Microsecond
 
 // Start starts cmd as an unprivileged process: as uid and gid without
 // supplementary groups, with no capability in any set (the bounding set too),
@@ -74,6 +82,8 @@ func startOnThread(cmd *exec.Cmd, pidfd *int, own bool, started chan<- error) {
 		started <- fmt.Errorf("confine: no_new_privs: %w", err)
 		return
 	}
+	// Nothing but speed depends on it.
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(TimerSlack), 0, 0, 0)
 	if err := cmd.Start(); err != nil {
 		started <- err
 		return
