@@ -122,9 +122,9 @@ type Daemon struct {
 	peers    sync.Map // net.Conn → *peer
 	roots    []byte   // the host's certificates, PEM
 
-	probing  sync.Mutex // held while doctor tries the kernel
-	stopping atomic.Bool
-	work     sync.WaitGroup // what must end before the parts are closed
+	diagnosis diagnosis
+	stopping  atomic.Bool
+	work      sync.WaitGroup // what must end before the parts are closed
 
 	mu       sync.Mutex
 	servers  []*http.Server    // guarded by mu

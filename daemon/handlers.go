@@ -67,7 +67,7 @@ func (d *Daemon) handleRunCancel(q *request) error {
 	if err != nil {
 		return err
 	}
-	r.cancel(errors.New("canceled by a request"))
+	r.cancel(errAsked)
 	select {
 	case <-r.done:
 	case <-q.ctx().Done():

@@ -83,12 +83,19 @@ func badCall(format string, args ...any) error {
 	return &callError{"error", fmt.Sprintf(format, args...)}
 }
 
+var errCanceledCall = &callError{"canceled", "the call was canceled"}
+
 // Call implements isolate.Host. Every call is put on record.
 func (h *host) Call(ctx context.Context, c isolate.Call) (json.RawMessage, error) {
 	began := time.Now()
 	answer, err := h.dispatch(ctx, c)
 	status := "ok"
-	if err != nil {
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		// The code or its end gave the call up: that is no failure of the call.
+		status, err = "canceled", errCanceledCall
+	default:
 		status, err = h.explain(c, err)
 	}
 	rec := api.CallRecord{Binding: clip(c.Binding, 64), Method: clip(c.Method, 64), Status: status, Bytes: int64(len(answer)), Duration: policy.Duration(time.Since(began))}
@@ -113,9 +120,6 @@ func (h *host) explain(c isolate.Call, err error) (string, error) {
 	var denied *netproxy.DeniedError
 	if errors.As(err, &denied) {
 		return "denied", errors.New(denied.Error())
-	}
-	if errors.Is(err, context.Canceled) {
-		return "canceled", errors.New("the call was canceled")
 	}
 	if e := toAPI(err); e.Code != api.CodeInternal {
 		return "error", errors.New(e.Message)

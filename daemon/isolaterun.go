@@ -113,6 +113,9 @@ func (d *Daemon) executeIsolate(ctx context.Context, r *run, p *plan) {
 	rec := &r.record
 	rec.Phase, rec.Result, rec.Error = result.Phase, result.Value, fromRun(result.Error)
 	rec.Status = result.Status
+	if result.Error != nil && result.Error.Kind == isolate.KindCanceled && ctx.Err() != nil {
+		rec.Error = canceled(ctx) // the pool does not know why
+	}
 	if result.Error != nil && result.Error.Kind == isolate.KindRejected {
 		rec.Status = api.StatusRefused
 	}

@@ -397,3 +397,48 @@ func TestRedirectKeepsTheAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestCallsGivenUp: a call that the code did not wait for is no failed call.
+func TestCallsGivenUp(t *testing.T) {
+	d := startDaemon(t)
+	r, err := d.api.Run(within(t), "t-a", js(`export default (_, env) => { env.search.find("x"); return 1 }`))
+	if err != nil || r.Status != api.StatusOK || len(r.Calls) != 1 || r.Calls[0].Status != "canceled" {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestStopSaysWhy: a run that the daemon's stop ends does not blame its caller.
+func TestStopSaysWhy(t *testing.T) {
+	d := startDaemon(t)
+	ended := make(chan *api.Run, 1)
+	go func() {
+		r, err := d.api.Run(within(t), "t-a", js(`export default () => new Promise((r) => setTimeout(r, 1e6))`))
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- r
+	}()
+	for n := 0; n == 0; time.Sleep(time.Millisecond) {
+		n = d.pool.Stats().Running
+	}
+	if err := d.Close(within(t)); err != nil {
+		t.Error(err)
+	}
+	if r := <-ended; r == nil || r.Status != api.StatusKilled || r.Error.Code != api.CodeCanceled || r.Error.Message != "the daemon was stopped" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestDoctorIsKept: who asks again is not answered by new trials.
+func TestDoctorIsKept(t *testing.T) {
+	d := startDaemon(t)
+	for range 2 {
+		if _, err := d.api.Doctor(within(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := d.diagnosis.at
+	if _, err := d.api.Doctor(within(t)); err != nil || d.diagnosis.at != first || first.IsZero() {
+		t.Errorf("%v after %v: %v", d.diagnosis.at, first, err)
+	}
+}

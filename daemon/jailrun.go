@@ -183,7 +183,7 @@ func (d *Daemon) completeJailRun(ctx context.Context, r *run, e *execution) {
 		rec.Status = api.StatusKilled
 		rec.Error = &api.Error{Code: api.CodeLimit, Limit: "memory", Allowed: e.j.limits.Memory.String(), Message: "the run used more memory than the jail may have"}
 	case ctx.Err() != nil:
-		rec.Status, rec.Error = api.StatusKilled, &api.Error{Code: api.CodeCanceled, Message: "the run was canceled"}
+		rec.Status, rec.Error = api.StatusKilled, canceled(ctx)
 	case p.Cause != "":
 		rec.Status, rec.Error = api.StatusKilled, &api.Error{Code: api.CodeCanceled, Message: "the jail ended: " + p.Cause}
 	case p.Signal != "":

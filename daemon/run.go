@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"path"
@@ -228,7 +229,8 @@ func (d *Daemon) refuse(ctx context.Context, r *run, err error) {
 	status := api.StatusRefused
 	if ctx.Err() != nil {
 		// It was canceled before it had begun.
-		status, e = api.StatusKilled, &api.Error{Code: api.CodeCanceled, Message: "the run was canceled before it started"}
+		status, e = api.StatusKilled, canceled(ctx)
+		e.Message += " before the run started"
 	}
 	r.mu.Lock()
 	r.record.Status, r.record.Error = status, e
@@ -237,6 +239,21 @@ func (d *Daemon) refuse(ctx context.Context, r *run, err error) {
 	if e.Retryable {
 		d.runs.forget(r)
 	}
+}
+
+// errAsked is why a run ends that somebody asked to end.
+var errAsked = errors.New("canceled by a request")
+
+// canceled says why a run's context is done.
+func canceled(ctx context.Context) *api.Error {
+	e := &api.Error{Code: api.CodeCanceled, Message: "the caller's connection ended"}
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errShutdown):
+		e.Message, e.Hint = "the daemon was stopped", "look at phase before running it again"
+	case errors.Is(cause, errAsked):
+		e.Message = "a request canceled it"
+	}
+	return e
 }
 
 // finish writes the run's record and tells all who wait.

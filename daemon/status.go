@@ -1,13 +1,17 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"net/http"
+	"sync"
+	"time"
 
 	"sandboxd/daemon/api"
 	"sandboxd/daemon/audit"
 	"sandboxd/internal/kernel"
 	"sandboxd/jail"
+	"sandboxd/policy"
 )
 
 func (d *Daemon) handlePolicy(q *request) error {
@@ -29,13 +33,43 @@ func (d *Daemon) lifeState() string {
 	return "ready"
 }
 
+// handleStatus tells administrators everything, and others what concerns the
+// tenants that they may act for.
 func (d *Daemon) handleStatus(q *request) error {
-	active, total := d.runs.counts()
-	s := api.Status{Version: d.cfg.Version, Started: d.started.UTC(), State: d.lifeState(), Mode: d.cfg.Mode, Pid: pid, Policy: d.cfg.PolicyName,
-		Limits: "enforced", Jails: len(d.tenants.all()), Runs: api.RunCounts{Running: active, Total: total, Execs: d.metrics.execCount()}, Errors: d.metrics.errorCounts()}
+	s := api.Status{Version: d.cfg.Version, Started: d.started.UTC(), State: d.lifeState(), Mode: d.cfg.Mode, Limits: "enforced", Sockets: []string{}}
 	if d.cfg.BestEffort {
 		s.Limits = "best-effort"
 	}
+	if d.policy.MayAdmin(q.caller()) {
+		d.wholeStatus(&s)
+	} else {
+		d.statusFor(q.caller(), &s)
+	}
+	return q.reply(http.StatusOK, s)
+}
+
+// statusFor counts what is of the caller's tenants.
+func (d *Daemon) statusFor(c policy.Caller, s *api.Status) {
+	for _, j := range d.tenants.all() {
+		if d.policy.MayAct(c, j.tenant) {
+			s.Jails++
+		}
+	}
+	for _, r := range d.runs.list(2*keepRuns, func(r *run) bool { return d.policy.MayAct(c, r.tenant) }) {
+		s.Runs.Total++
+		if !r.ended() {
+			s.Runs.Running++
+		}
+	}
+	if d.audit.Healthy() != nil {
+		s.Audit.Error = "the audit log cannot be written; nothing new runs"
+	}
+}
+
+func (d *Daemon) wholeStatus(s *api.Status) {
+	active, total := d.runs.counts()
+	s.Pid, s.Policy, s.Jails, s.Errors = pid, d.cfg.PolicyName, len(d.tenants.all()), d.metrics.errorCounts()
+	s.Runs = api.RunCounts{Running: active, Total: total, Execs: d.metrics.execCount()}
 	for _, k := range d.cfg.Sockets {
 		s.Sockets = append(s.Sockets, k.Path)
 	}
@@ -44,7 +78,7 @@ func (d *Daemon) handleStatus(q *request) error {
 	}
 	if d.pool != nil {
 		p := d.pool.Stats()
-		s.Isolates = api.IsolatePool{Workers: p.Workers, Running: p.Running, Runs: p.Runs, Killed: p.Killed}
+		s.Isolates = &api.IsolatePool{Workers: p.Workers, Running: p.Running, Runs: p.Runs, Killed: p.Killed}
 	}
 	last := d.audit.Last()
 	s.Audit = api.AuditState{Seq: last.Seq, Hash: last.Hash}
@@ -55,20 +89,11 @@ func (d *Daemon) handleStatus(q *request) error {
 	s.Startup = append([]api.StartupStep(nil), d.startup...)
 	s.Warnings = append([]string(nil), d.warnings...)
 	d.mu.Unlock()
-	return q.reply(http.StatusOK, s)
 }
 
 func (d *Daemon) handleDoctor(q *request) error {
-	exe := d.cfg.Exe
-	if exe == "" {
-		exe = "/proc/self/exe"
-	}
 	doc := api.Doctor{OK: true, Checks: []api.Check{}}
-	// One probe at a time: each makes processes and namespaces.
-	d.probing.Lock()
-	checks := kernel.Probe(q.ctx(), exe).Checks()
-	d.probing.Unlock()
-	for _, c := range checks {
+	for _, c := range d.kernelChecks(q.ctx()) {
 		doc.Checks = append(doc.Checks, api.Check{Name: c.Name, Status: string(c.Status), Found: c.Found, Needed: c.Needed, Consequence: c.Consequence, Remedy: c.Remedy})
 		doc.OK = doc.OK && c.Status != kernel.Missing
 	}
@@ -86,6 +111,37 @@ func (d *Daemon) handleDoctor(q *request) error {
 		doc.Checks = append(doc.Checks, c)
 	}
 	return q.reply(http.StatusOK, doc)
+}
+
+const (
+	// doctorKeeps is how long what was found of the kernel is told again:
+	// anybody may ask, and the trials make processes and namespaces.
+	doctorKeeps = 10 * time.Second
+	// doctorTime bounds the trials.
+	doctorTime = 30 * time.Second
+)
+
+// A diagnosis is what was found of the kernel, and when.
+type diagnosis struct {
+	mu     sync.Mutex // held during the trials: one at a time
+	checks []kernel.Check
+	at     time.Time
+}
+
+func (d *Daemon) kernelChecks(ctx context.Context) []kernel.Check {
+	exe := d.cfg.Exe
+	if exe == "" {
+		exe = "/proc/self/exe"
+	}
+	d.diagnosis.mu.Lock()
+	defer d.diagnosis.mu.Unlock()
+	if d.diagnosis.at.IsZero() || time.Since(d.diagnosis.at) > doctorKeeps {
+		// Others get the answer too: who asked first does not end the trials.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), doctorTime)
+		defer cancel()
+		d.diagnosis.checks, d.diagnosis.at = kernel.Probe(ctx, exe).Checks(), time.Now()
+	}
+	return d.diagnosis.checks
 }
 
 func (d *Daemon) handleVerify(q *request) error {

@@ -51,8 +51,12 @@ func TestAdminSocketAndDocuments(t *testing.T) {
 		t.Errorf("openapi: %.80s, %v", doc, err)
 	}
 	s, err := d.api.Status(ctx)
-	if err != nil || s.State != "ready" || s.Audit.Seq == 0 || s.Limits != "best-effort" {
-		t.Errorf("status: %+v, %v", s, err)
+	if err != nil || s.State != "ready" || s.Audit.Seq != 0 || s.Limits != "best-effort" || s.Pid != 0 || s.Isolates != nil || len(s.Sockets) != 0 {
+		t.Errorf("status for a service: %+v, %v", s, err)
+	}
+	s, err = d.admin.Status(ctx)
+	if err != nil || s.State != "ready" || s.Audit.Seq == 0 || s.Pid == 0 || s.Isolates == nil || len(s.Sockets) != 2 {
+		t.Errorf("status for an administrator: %+v, %v", s, err)
 	}
 	view, err := d.api.Policy(ctx, "t-isolates")
 	if err != nil || view.Profile.Name != "isolates" || len(view.Grants) == 0 {

@@ -40,20 +40,22 @@ type PolicyView struct {
 	Grants  []policy.Grant  `json:"grants" doc:"Each value with the file and line that granted it."`
 }
 
-// Status of the daemon.
+// Status of the daemon. Who is no administrator is told of the tenants that he
+// may act for alone: counts are of those, as far as their runs are kept, and what
+// is the host's own is left out.
 type Status struct {
 	Version  string    `json:"version"`
 	Started  time.Time `json:"started"`
 	State    string    `json:"state" enum:"starting,ready,stopping"`
 	Mode     string    `json:"mode" enum:"serve,dev"`
-	Pid      int       `json:"pid"`
-	Policy   string    `json:"policy" doc:"File, or a word for the built-in one."`
+	Pid      int       `json:"pid,omitempty" doc:"For administrators, as are policy, sockets, preview, warnings, isolates, startup and errors."`
+	Policy   string    `json:"policy,omitempty" doc:"File, or a word for the built-in one."`
 	Sockets  []string  `json:"sockets"`
 	Preview  string    `json:"preview,omitempty" doc:"Address of the preview listener."`
 	Warnings []string  `json:"warnings,omitempty" doc:"Limits this host cannot enforce and the like."`
 	// Limits is "enforced" or "best-effort".
 	Limits   string         `json:"limits" enum:"enforced,best-effort"`
-	Isolates IsolatePool    `json:"isolates"`
+	Isolates *IsolatePool   `json:"isolates,omitempty"`
 	Jails    int            `json:"jails"`
 	Runs     RunCounts      `json:"runs"`
 	Audit    AuditState     `json:"audit"`

@@ -136,7 +136,7 @@ type Denial struct {
 type CallRecord struct {
 	Binding  string          `json:"binding"`
 	Method   string          `json:"method"`
-	Status   string          `json:"status" doc:"\"ok\", \"error\", \"denied\", \"canceled\", \"invalid_args\" or \"invalid_result\" (a schema was broken), or an HTTP status."`
+	Status   string          `json:"status" doc:"\"ok\", \"error\", \"denied\", \"canceled\" (the code or its end gave it up; it may have had its effect), \"invalid_args\" or \"invalid_result\" (a schema was broken), or an HTTP status."`
 	Bytes    int64           `json:"bytes" doc:"Of the answer."`
 	Duration policy.Duration `json:"duration"`
 	Error    string          `json:"error,omitempty" doc:"What the code was told, shortened; hostile."`
