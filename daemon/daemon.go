@@ -210,6 +210,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	}
 	errs = append(errs, d.tenants.closeAll(ctx, "daemon_stop"))
 	d.waitForWork(ctx)
+	d.backends.close()
 	d.cancel(errShutdown)
 	d.mu.Lock()
 	servers := d.servers

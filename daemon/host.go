@@ -140,6 +140,9 @@ func (h *host) dispatch(ctx context.Context, c isolate.Call) (json.RawMessage, e
 	if g.kind == policy.BindingTools {
 		return h.tool(ctx, &g, c)
 	}
+	if g.kind == policy.BindingSQL {
+		return h.named(ctx, &g, c)
+	}
 	var args []json.RawMessage
 	if err := json.Unmarshal(c.Args, &args); err != nil {
 		return nil, badCall("the arguments are not a JSON array")

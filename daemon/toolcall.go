@@ -6,35 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 
 	"sandboxd/daemon/api"
 	"sandboxd/daemon/service"
 	"sandboxd/isolate"
-	"sandboxd/policy"
 	"sandboxd/policy/schema"
 )
-
-// backends are the services that bindings of the policy are answered by.
-type backends struct {
-	mu       sync.Mutex
-	services map[*policy.Service]*service.Client
-}
-
-func newBackends() *backends {
-	return &backends{services: map[*policy.Service]*service.Client{}}
-}
-
-func (b *backends) service(s *policy.Service) *service.Client {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	c := b.services[s]
-	if c == nil {
-		c = service.New(s)
-		b.services[s] = c
-	}
-	return c
-}
 
 // maxChecked is how many bytes of arguments a run may have checked: a loop of
 // calls that are refused costs the daemon no more than that.

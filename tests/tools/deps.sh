@@ -34,6 +34,7 @@ for group in "$@"; do
         command_is_there python3 python3
         command_is_there curl curl
         command_is_there pkill procps
+        have 'ls /usr/lib/postgresql/*/bin/initdb && id postgres' postgresql
         ;;
     vm)
         command_is_there qemu-system-x86_64 qemu-system-x86
