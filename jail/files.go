@@ -16,8 +16,9 @@ import (
 
 // The file API works on the jail's own view of its files, from outside, and
 // trusts nothing in it:
-//   - it acts as the tenant (fsuid 1000 of the jail, no capabilities), so it can
-//     do nothing that a command of the tenant could not;
+//   - it acts as the tenant (fsuid 1000 of the jail, no file capabilities, none
+//     that quotas make way for), so it can do nothing that a command of the
+//     tenant could not;
 //   - paths are resolved by the kernel beneath the jail's root, without magic
 //     links; the last part is never followed;
 //   - a file is opened with O_PATH first, looked at, and opened again only if it
@@ -78,25 +79,62 @@ func (j *Jail) asTenant(f func(root int) error) error {
 	runtime.LockOSThread()
 	// Locked for ever, and so ended with its goroutine, if the ids do not come
 	// back; setfsuid does not fail for root, so this is for the unthinkable.
+	capErr := setQuotaBound(true)
 	unix.SetfsgidRetGid(int(j.uid + tenantGID))
 	unix.SetfsuidRetUid(int(j.uid + tenantUID))
-	ferr := error(nil)
+	ferr := capErr
 	err = raw.Control(func(fd uintptr) {
 		if now, _ := unix.SetfsuidRetUid(-1); now != int(j.uid+tenantUID) {
 			ferr = fmt.Errorf("jail: file system uid is %d", now)
-			return
 		}
-		ferr = f(int(fd))
+		if ferr == nil {
+			ferr = f(int(fd))
+		}
 	})
 	unix.SetfsuidRetUid(0)
 	unix.SetfsgidRetGid(0)
-	if now, _ := unix.SetfsuidRetUid(-1); now == 0 {
+	capErr = setQuotaBound(false)
+	if now, _ := unix.SetfsuidRetUid(-1); now == 0 && capErr == nil {
 		runtime.UnlockOSThread()
 	}
 	if err != nil {
 		return ErrGone
 	}
 	return fileError(ferr)
+}
+
+// setQuotaBound takes CAP_SYS_RESOURCE, before which quotas and reserved blocks
+// give way, from this thread's effective set, or gives it back.
+func setQuotaBound(bound bool) error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&head, &data[0]); err != nil {
+		return fmt.Errorf("jail: capget: %w", err)
+	}
+	const bit = 1 << unix.CAP_SYS_RESOURCE
+	if bound {
+		data[0].Effective &^= bit
+	} else {
+		data[0].Effective |= bit & data[0].Permitted
+	}
+	if err := unix.Capset(&head, &data[0]); err != nil {
+		return fmt.Errorf("jail: capset: %w", err)
+	}
+	return nil
+}
+
+// untilEnd is ctx, ended also when the jail ends: what may take long does not
+// hold up its end.
+func (j *Jail) untilEnd(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-j.ending:
+			cancel(ErrGone)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // fileError makes kernel errors the package's own where callers tell them
@@ -212,15 +250,8 @@ func (j *Jail) Remove(ctx context.Context, name string, recursive bool) error {
 		return err
 	}
 	// A jail that ends does not wait for a tree that its tenant has filled.
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := j.untilEnd(ctx)
 	defer cancel()
-	go func() {
-		select {
-		case <-j.ending:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	return j.asTenant(func(root int) error {
 		dir, base, err := folder(root, p)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,16 +24,12 @@ func (j *Jail) WriteFile(ctx context.Context, name string, r io.Reader, mode uin
 	if err != nil {
 		return FileInfo{}, err
 	}
-	w := &fileWriter{j: j, path: p, mode: mode & permBits}
+	w := &fileWriter{path: p, mode: mode & permBits}
 	if err := j.asTenant(w.open); err != nil {
 		return FileInfo{}, err
 	}
 	defer w.close()
-	n, err := io.Copy(w.file, io.LimitReader(ctxReader{ctx, r}, limit+1))
-	if err == nil && n > limit {
-		err = fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
-	}
-	if err != nil {
+	if _, err := j.pour(ctx, w.file, r, limit); err != nil {
 		j.asTenant(w.abort)
 		return FileInfo{}, err
 	}
@@ -43,29 +40,66 @@ func (j *Jail) WriteFile(ctx context.Context, name string, r io.Reader, mode uin
 	return w.info, nil
 }
 
-// ctxReader stops a copy when the context ends.
-type ctxReader struct {
-	ctx context.Context
-	r   io.Reader
-}
+// pieces are what uploads are read into, so that their memory is bounded by
+// their number.
+var pieces = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
-func (c ctxReader) Read(b []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
+// pour writes what r gives, at most limit bytes, piece by piece as the tenant:
+// the reader may be slow, and a quota does not give way to the daemon.
+func (j *Jail) pour(ctx context.Context, to *os.File, r io.Reader, limit int64) (n int64, err error) {
+	piece := pieces.Get().(*[]byte)
+	defer pieces.Put(piece)
+	for {
+		if err := ctx.Err(); err != nil {
+			return n, context.Cause(ctx)
+		}
+		k, rerr := fill(r, *piece)
+		if n+int64(k) > limit {
+			return n, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+		}
+		if k > 0 {
+			werr := j.asTenant(func(int) error {
+				w, err := to.Write((*piece)[:k])
+				n += int64(w)
+				return err
+			})
+			if werr != nil {
+				return n, werr
+			}
+		}
+		if errors.Is(rerr, io.EOF) {
+			return n, nil
+		}
+		if rerr != nil {
+			return n, rerr
+		}
 	}
-	return c.r.Read(b)
 }
 
-// fileWriter writes a new file beside the old one.
+// fill reads until b is full or r ends. Unlike io.ReadFull it leaves r's errors
+// as they are: an upload that breaks off is none that ends.
+func fill(r io.Reader, b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		var k int
+		k, err = r.Read(b[n:])
+		n += k
+	}
+	return n, err
+}
+
+// fileWriter writes a new file that gets its name when it is complete, so that
+// whatever ends the daemon meanwhile leaves nothing.
 type fileWriter struct {
-	j    *Jail
 	path string
 	mode uint32
 	dir  int
 	name string
 	tmp  string
-	file *os.File
-	info FileInfo
+	// named says that tmp is there: always, where the file system has no files
+	// without a name.
+	named bool
+	file  *os.File
+	info  FileInfo
 }
 
 func (w *fileWriter) open(root int) (err error) {
@@ -77,16 +111,26 @@ func (w *fileWriter) open(root int) (err error) {
 	if w.dir, w.name, err = folder(root, w.path); err != nil {
 		return err
 	}
-	if err := w.oldMode(); err != nil {
+	if err := w.create(); err != nil {
 		unix.Close(w.dir)
+		return err
+	}
+	return nil
+}
+
+func (w *fileWriter) create() error {
+	if err := w.oldMode(); err != nil {
 		return err
 	}
 	var b [8]byte
 	rand.Read(b[:])
 	w.tmp = ".sandboxd-" + hex.EncodeToString(b[:])
-	fd, err := unix.Openat(w.dir, w.tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, err := unix.Openat(w.dir, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		fd, err = unix.Openat(w.dir, w.tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		w.named = err == nil
+	}
 	if err != nil {
-		unix.Close(w.dir)
 		return err
 	}
 	w.file = os.NewFile(uintptr(fd), "jail file")
@@ -123,10 +167,23 @@ func (w *fileWriter) commit(int) error {
 		return err
 	}
 	w.info = fileInfo(w.name, &st, "")
+	if !w.named {
+		// A link never replaces what is there; a rename does, in one step.
+		err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), w.dir, w.tmp, unix.AT_SYMLINK_FOLLOW)
+		if err != nil {
+			return err
+		}
+		w.named = true
+	}
 	return unix.Renameat(w.dir, w.tmp, w.dir, w.name)
 }
 
-func (w *fileWriter) abort(int) error { return unix.Unlinkat(w.dir, w.tmp, 0) }
+func (w *fileWriter) abort(int) error {
+	if !w.named {
+		return nil
+	}
+	return unix.Unlinkat(w.dir, w.tmp, 0)
+}
 
 func (w *fileWriter) close() {
 	w.file.Close()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sandboxd/internal/ipc"
@@ -50,6 +51,7 @@ type Jail struct {
 	// atFiles bounds the file operations under way: each holds a thread of the
 	// daemon's, and threads never go away again.
 	atFiles chan struct{}
+	watches atomic.Int32 // of files, under way
 	// rootMu lets teardown wait for file operations before it closes root.
 	rootMu   sync.RWMutex
 	rootGone bool

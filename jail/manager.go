@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -36,7 +37,8 @@ type Manager struct {
 	jails    group
 	uids     *uids
 	spawn    *spawner
-	homeNet  *os.File // the daemon's own network namespace
+	homeNet  *os.File     // the daemon's own network namespace
+	watches  atomic.Int32 // of files, in all jails
 
 	mu     sync.Mutex
 	byName map[string]*Jail
