@@ -117,7 +117,11 @@ func fromJail(err error) *api.Error {
 	var lacks *jail.UnsupportedError
 	var spec *jail.SpecError
 	var start *jail.StartError
+	var archive *jail.ArchiveError
 	switch {
+	case errors.As(err, &archive):
+		return &api.Error{Code: api.CodeInvalidRequest, Field: "archive", Message: archive.Reason, Used: clip(validText([]byte(archive.Entry)), 200),
+			Hint: "what came before this entry is unpacked; an archive brings files, folders and links beneath its folder"}
 	case errors.As(err, &lacks):
 		return &api.Error{Code: api.CodeUnsupported, Message: fmt.Sprintf("this host lacks %s (found %s, needed %s)", lacks.Feature, lacks.Found, lacks.Needed), Hint: lacks.Remedy}
 	case errors.As(err, &spec):
@@ -129,7 +133,7 @@ func fromJail(err error) *api.Error {
 	case errors.Is(err, jail.ErrGone):
 		return &api.Error{Code: api.CodeGone, Message: "the jail or the history asked for is gone"}
 	case errors.Is(err, jail.ErrBusy):
-		return &api.Error{Code: api.CodeBusy, Message: "the jail runs as many commands as it may", Retryable: true}
+		return &api.Error{Code: api.CodeBusy, Message: "the jail runs as many commands, or has as many watches, as it may", Retryable: true}
 	case errors.Is(err, jail.ErrTooLarge):
 		return &api.Error{Code: api.CodeTooLarge, Message: "the file or listing is over the limit"}
 	case errors.Is(err, jail.ErrNotRegular):

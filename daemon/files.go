@@ -1,12 +1,14 @@
 package daemon
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"sandboxd/daemon/api"
 	"sandboxd/jail"
@@ -74,24 +76,23 @@ func sendFile(q *request, j *tenantJail) error {
 }
 
 func fileInfo(f *jail.FileInfo) api.FileInfo {
-	return api.FileInfo{Name: validText([]byte(f.Name)), Type: f.Type, Size: f.Size, Mode: fmt.Sprintf("%04o", f.Mode), MTime: f.MTime, Target: validText([]byte(f.Target))}
+	return api.FileInfo{Name: validText([]byte(f.Name)), NameBase64: base64IfOdd(f.Name), Type: f.Type, Size: f.Size, Mode: fmt.Sprintf("%04o", f.Mode), MTime: f.MTime, Target: validText([]byte(f.Target))}
 }
 
 func (d *Daemon) handleFilePut(q *request) error {
-	mode := uint64(0o644)
-	if text := q.query("mode"); text != "" {
-		var err error
-		if mode, err = strconv.ParseUint(text, 8, 32); err != nil || mode > 0o777 {
-			e := api.Invalid("mode", fmt.Sprintf("%.20q are not permission bits", text))
-			e.Allowed = "0000 to 0777"
-			return e
-		}
+	mode, err := fileMode(q, 0o644)
+	if err != nil {
+		return err
 	}
 	if q.http.ContentLength > maxFile {
 		return api.TooLarge("the file", maxFile)
 	}
 	return d.withJail(q, func(j *tenantJail) error {
-		if _, err := j.jail.WriteFile(q.ctx(), filePath(q), &patientReader{q}, uint32(mode), maxFile); err != nil {
+		write := j.jail.WriteFile
+		if q.flag("append") {
+			write = j.jail.AppendFile
+		}
+		if _, err := write(q.ctx(), filePath(q), &patientReader{q}, mode, maxFile); err != nil {
 			return err
 		}
 		if err := q.readDeadline(time.Time{}); err != nil {
@@ -99,6 +100,29 @@ func (d *Daemon) handleFilePut(q *request) error {
 		}
 		return q.noContent()
 	})
+}
+
+// fileMode reads the permission bits of a request.
+func fileMode(q *request, fallback uint32) (uint32, error) {
+	text := q.query("mode")
+	if text == "" {
+		return fallback, nil
+	}
+	mode, err := strconv.ParseUint(text, 8, 32)
+	if err != nil || mode > 0o777 {
+		e := api.Invalid("mode", fmt.Sprintf("%.20q are not permission bits", text))
+		e.Allowed = "0000 to 0777"
+		return 0, e
+	}
+	return uint32(mode), nil
+}
+
+// base64IfOdd is the bytes of a name that JSON cannot show.
+func base64IfOdd(name string) string {
+	if utf8.ValidString(name) {
+		return ""
+	}
+	return base64.StdEncoding.EncodeToString([]byte(name))
 }
 
 // patientReader lets an upload last as long as it goes on.

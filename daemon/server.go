@@ -32,7 +32,12 @@ func (q *request) ctx() context.Context     { return q.http.Context() }
 func (q *request) caller() policy.Caller    { return q.peer.caller }
 func (q *request) path(name string) string  { return q.http.PathValue(name) }
 func (q *request) query(name string) string { return q.http.URL.Query().Get(name) }
-func (q *request) flag(name string) bool    { return q.query(name) == "true" }
+
+// flag reads a boolean parameter; its name alone says true.
+func (q *request) flag(name string) bool {
+	values, ok := q.http.URL.Query()[name]
+	return ok && len(values) == 1 && values[0] != "false"
+}
 
 // decode reads the JSON body strictly. A body must come within a minute; after
 // it the connection may be silent for as long as the request takes.
@@ -49,6 +54,14 @@ func (q *request) decode(v any) error {
 
 func (q *request) readDeadline(t time.Time) error {
 	err := http.NewResponseController(q.w).SetReadDeadline(t)
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil // a test's recorder
+	}
+	return err
+}
+
+func (q *request) writeDeadline(t time.Time) error {
+	err := http.NewResponseController(q.w).SetWriteDeadline(t)
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil // a test's recorder
 	}
@@ -147,7 +160,11 @@ func noRoute(mux *http.ServeMux, r *http.Request, w http.ResponseWriter) error {
 // serve is the way of every request: identity, rights, checks, handler, errors.
 func (d *Daemon) serve(w http.ResponseWriter, r *http.Request, route api.Route, h handler) {
 	defer func() {
-		if v := recover(); v != nil && v != http.ErrAbortHandler {
+		v := recover()
+		if v == http.ErrAbortHandler {
+			panic(v) // net/http cuts the answer off, so that it does not look complete
+		}
+		if v != nil {
 			d.log.Error("bug: a handler panicked", "route", route.Name, "panic", v, "stack", string(debug.Stack()))
 			d.writeError(w, r, route.Name, errors.New("panic"))
 		}
@@ -236,7 +253,7 @@ func checkQueryType(q api.Query, value string) error {
 		_, err = strconv.ParseUint(value, 10, 63)
 		want = "an integer that is not negative"
 	case "boolean":
-		if value != "true" && value != "false" {
+		if value != "true" && value != "false" && value != "" {
 			err = strconv.ErrSyntax
 		}
 		want = "true or false"

@@ -171,7 +171,7 @@ func TestWatchOverflow(t *testing.T) {
 	}
 	// Nobody reads while more happens than the kernel keeps.
 	o := sh(t, j, `python3 -c 'import os
-for i in range(6500):
+for i in range(8500):
     open(f"f{i}", "w").close()
     os.unlink(f"f{i}")
 '`)

@@ -199,7 +199,7 @@ func (a *app) catCommand() *cobra.Command {
 func (a *app) cpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cp TENANT:PATH FILE | cp FILE TENANT:PATH",
-		Short: "Copy a file out of or into the jail",
+		Short: "Copy a file or a folder out of or into the jail",
 		Args:  args(2, 2, "TENANT:PATH FILE, or FILE TENANT:PATH"),
 		RunE: func(c *cobra.Command, given []string) error {
 			from, fromPath, out := strings.Cut(given[0], ":")
@@ -217,6 +217,18 @@ func (a *app) cpCommand() *cobra.Command {
 }
 
 func (a *app) copyOut(c *cobra.Command, tenant, path, file string) (err error) {
+	st, err := a.client.StatFile(c.Context(), tenant, jailPath(path))
+	if err != nil {
+		return err
+	}
+	if st.Type == "dir" {
+		r, err := a.client.ReadArchive(c.Context(), tenant, jailPath(path))
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		return a.saveTree(r, file)
+	}
 	r, err := a.client.ReadFile(c.Context(), tenant, jailPath(path))
 	if err != nil {
 		return err
@@ -239,6 +251,9 @@ func (a *app) copyIn(c *cobra.Command, file, tenant, path string) error {
 	}
 	defer f.Close()
 	st, err := f.Stat()
+	if err == nil && st.IsDir() {
+		return a.copyTreeIn(c.Context(), file, tenant, jailPath(path))
+	}
 	if err != nil || !st.Mode().IsRegular() {
 		return usagef("%s is not a file", file)
 	}

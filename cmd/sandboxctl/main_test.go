@@ -155,7 +155,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestCopyOutOverwritesNothing(t *testing.T) {
-	socket := answers{"GET /v1/tenants/bob/jail/files/workspace/x": {200, "new"}}.start(t)
+	socket := answers{"GET /v1/tenants/bob/jail/files/workspace/x": {200, `{"type":"file"}`}}.start(t)
 	file := filepath.Join(t.TempDir(), "keep")
 	if err := os.WriteFile(file, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)

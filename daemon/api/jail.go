@@ -142,18 +142,37 @@ type PortList struct {
 
 // FileInfo describes a file of a jail. Names and targets are hostile text.
 type FileInfo struct {
-	Name   string    `json:"name"`
-	Type   string    `json:"type" enum:"file,dir,symlink,fifo,socket,device"`
-	Size   int64     `json:"size"`
-	Mode   string    `json:"mode" doc:"Permission bits, octal."`
-	MTime  time.Time `json:"mtime"`
-	Target string    `json:"target,omitempty"`
+	Name string `json:"name"`
+	// NameBase64 is set when Name cannot show all bytes.
+	NameBase64 string    `json:"name_base64,omitempty" doc:"The name's bytes, when it is not UTF-8; in a path they are percent-encoded."`
+	Type       string    `json:"type" enum:"file,dir,symlink,fifo,socket,device"`
+	Size       int64     `json:"size"`
+	Mode       string    `json:"mode" doc:"Permission bits, octal."`
+	MTime      time.Time `json:"mtime"`
+	Target     string    `json:"target,omitempty"`
 }
 
 // FileList lists a directory.
 type FileList struct {
 	Path  string     `json:"path"`
 	Files []FileInfo `json:"files"`
+}
+
+// FileEvent is a change that a watch saw. Paths are hostile text.
+type FileEvent struct {
+	Op         string `json:"op" required:"true" enum:"create,modify,delete,rename,overflow"`
+	Path       string `json:"path" required:"true"`
+	PathBase64 string `json:"path_base64,omitempty" doc:"The path's bytes, when it is not UTF-8."`
+	From       string `json:"from,omitempty" doc:"The path before a rename."`
+	FromBase64 string `json:"from_base64,omitempty"`
+	Dir        bool   `json:"dir,omitempty"`
+	Reason     string `json:"reason,omitempty" doc:"Why events are missing: look at the tree itself."`
+}
+
+// ArchiveReport says what was unpacked.
+type ArchiveReport struct {
+	Entries int   `json:"entries"`
+	Bytes   int64 `json:"bytes"`
 }
 
 // GitRequest runs git in the jail.

@@ -37,6 +37,7 @@ const (
 	jailPath    = tenantPath + "/jail"
 	processPath = jailPath + "/processes/{exec}"
 	octets      = "application/octet-stream"
+	tarType     = "application/x-tar"
 )
 
 // ofTenant tells runs apart to which several tenants' callers gave the same id.
@@ -92,8 +93,17 @@ var Routes = []Route{
 	{Name: "file-get", Method: "GET", Pattern: jailPath + "/files/{path...}", Tenant: true, Summary: "Read a file, or with stat or list describe it (FileInfo, FileList).",
 		RawResponse: octets, Response: typeOf[FileList](), Query: []Query{{"stat", "boolean", "Answer a FileInfo."}, {"list", "boolean", "Answer a FileList."}, {"depth", "integer", "Levels to list; 1 by default, 16 at most."}}},
 	{Name: "file-put", Method: "PUT", Pattern: jailPath + "/files/{path...}", Tenant: true, Summary: "Write a file.", RawRequest: octets, Status: 204,
-		Query: []Query{{"mode", "string", "Permission bits, octal; 0644 by default."}}},
+		Query: []Query{{"mode", "string", "Permission bits, octal; 0644 by default."}, {"append", "boolean", "Add to the end in place of replacing the file in one step."}}},
+	{Name: "file-post", Method: "POST", Pattern: jailPath + "/files/{path...}", Tenant: true, Summary: "Change a file or folder: exactly one of mkdir, rename and chmod.", Status: 204,
+		Query: []Query{{"mkdir", "boolean", "Make a folder and those above it; it may be there."}, {"rename", "boolean", "Move it to to."}, {"chmod", "boolean", "Set its permission bits to mode."},
+			{"to", "string", "The new path."}, {"overwrite", "boolean", "Let a rename replace what is at to."}, {"mode", "string", "Permission bits, octal."}}},
 	{Name: "file-delete", Method: "DELETE", Pattern: jailPath + "/files/{path...}", Tenant: true, Summary: "Delete a file or a tree; idempotent.", Status: 204},
+	{Name: "archive-get", Method: "GET", Pattern: jailPath + "/archive", Tenant: true, Summary: "A folder's content, or a file, as a tar. An answer that breaks off is not complete.",
+		RawResponse: tarType, Query: []Query{{"path", "string", "/workspace by default."}}},
+	{Name: "archive-put", Method: "PUT", Pattern: jailPath + "/archive", Tenant: true, Summary: "Unpack a tar into a folder, as the tenant.",
+		RawRequest: tarType, Response: typeOf[ArchiveReport](), Query: []Query{{"path", "string", "/workspace by default; made if it is not there."}}},
+	{Name: "watch", Method: "GET", Pattern: jailPath + "/watch", Tenant: true, Stream: true, Summary: "Changes of a folder, until the connection or the jail ends: started, then file and overflow events.",
+		Query: []Query{{"path", "string", "/workspace by default."}, {"recursive", "boolean", "Also the folders beneath; true by default."}}},
 	{Name: "git", Method: "POST", Pattern: jailPath + "/git", Tenant: true, Stream: true, Summary: "Clone a repository with the jail's git.",
 		Request: typeOf[GitRequest](), Response: typeOf[Process](), Query: streamQuery},
 

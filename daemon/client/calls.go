@@ -216,7 +216,12 @@ func filePath(tenant, path string) string {
 
 // ReadFile returns a file of the jail; the caller closes it.
 func (c *Client) ReadFile(ctx context.Context, tenant, path string) (io.ReadCloser, error) {
-	resp, err := c.send(ctx, call{method: http.MethodGet, path: filePath(tenant, path)})
+	return c.bytes(ctx, call{method: http.MethodGet, path: filePath(tenant, path)})
+}
+
+// bytes makes a call that answers with bytes.
+func (c *Client) bytes(ctx context.Context, k call) (io.ReadCloser, error) {
+	resp, err := c.send(ctx, k)
 	if err != nil {
 		return nil, err
 	}
@@ -231,6 +236,47 @@ func (c *Client) ReadFile(ctx context.Context, tenant, path string) (io.ReadClos
 func (c *Client) WriteFile(ctx context.Context, tenant, path string, r io.Reader, mode uint32) error {
 	return c.do(ctx, call{method: http.MethodPut, path: filePath(tenant, path), body: r, media: "application/octet-stream",
 		query: url.Values{"mode": {fmt.Sprintf("%04o", mode)}}})
+}
+
+// AppendFile adds to the end of a file of the jail.
+func (c *Client) AppendFile(ctx context.Context, tenant, path string, r io.Reader) error {
+	return c.do(ctx, call{method: http.MethodPut, path: filePath(tenant, path), body: r, media: "application/octet-stream", query: url.Values{"append": {"true"}}})
+}
+
+func (c *Client) changeFile(ctx context.Context, tenant, path string, query url.Values) error {
+	return c.do(ctx, call{method: http.MethodPost, path: filePath(tenant, path), query: query})
+}
+
+// Mkdir makes a folder of the jail and those above it.
+func (c *Client) Mkdir(ctx context.Context, tenant, path string, mode uint32) error {
+	return c.changeFile(ctx, tenant, path, url.Values{"mkdir": {"true"}, "mode": {fmt.Sprintf("%04o", mode)}})
+}
+
+// RenameFile moves a file or folder of the jail.
+func (c *Client) RenameFile(ctx context.Context, tenant, from, to string, overwrite bool) error {
+	return c.changeFile(ctx, tenant, from, url.Values{"rename": {"true"}, "to": {to}, "overwrite": {strconv.FormatBool(overwrite)}})
+}
+
+// ChmodFile sets permission bits in the jail.
+func (c *Client) ChmodFile(ctx context.Context, tenant, path string, mode uint32) error {
+	return c.changeFile(ctx, tenant, path, url.Values{"chmod": {"true"}, "mode": {fmt.Sprintf("%04o", mode)}})
+}
+
+// ReadArchive returns a folder's content as a tar; the caller closes it. If it
+// was cut off, reading it ends with an error.
+func (c *Client) ReadArchive(ctx context.Context, tenant, path string) (io.ReadCloser, error) {
+	return c.bytes(ctx, call{method: http.MethodGet, path: jailPath(tenant, "/archive"), query: url.Values{"path": {path}}})
+}
+
+// WriteArchive unpacks a tar into a folder of the jail.
+func (c *Client) WriteArchive(ctx context.Context, tenant, path string, r io.Reader) (*api.ArchiveReport, error) {
+	return get[api.ArchiveReport](ctx, c, call{method: http.MethodPut, path: jailPath(tenant, "/archive"), query: url.Values{"path": {path}}, body: r, media: "application/x-tar"})
+}
+
+// Watch yields changes of a folder of the jail. The first event says that the
+// watch is in place.
+func (c *Client) Watch(ctx context.Context, tenant, path string, recursive bool) iter.Seq2[api.Event, error] {
+	return c.stream(ctx, call{method: http.MethodGet, path: jailPath(tenant, "/watch"), query: url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}}, false)
 }
 
 // DeleteFile deletes a file or a tree of the jail.

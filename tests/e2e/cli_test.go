@@ -24,7 +24,7 @@ func ctl(t *testing.T, stdin string, args ...string) harness.Outcome {
 // was killed, 2 wrong usage, 3 refused, 4 no daemon; exec passes on its own.
 func TestCtl(t *testing.T) {
 	who, plain := tenant(t, harness.AgentPrefix), tenant(t, harness.IsolatePrefix)
-	dir := t.TempDir()
+	dir, out := t.TempDir(), t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -61,6 +61,11 @@ func TestCtl(t *testing.T) {
 		{"jail list", "", []string{"jail", "list"}, 0, []string{who}},
 		{"jail show", "", []string{"jail", "show", who}, 0, []string{who, "running"}},
 		{"ls", "", []string{"ls", who, "/"}, 0, []string{"workspace", "usr"}},
+		{"cp a folder in", "", []string{"cp", dir, who + ":tree"}, 0, nil},
+		{"cp a folder out", "", []string{"cp", who + ":tree", filepath.Join(out, "tree")}, 0, nil},
+		{"cp over what is there", "", []string{"cp", who + ":tree", filepath.Join(out, "tree")}, 2, []string{"exists"}},
+		{"cp a file in", "", []string{"cp", double, who + ":f"}, 0, nil},
+		{"cat", "", []string{"cat", who, "f"}, 0, []string{"export"}},
 		{"port expose", "", []string{"port", "expose", who, "8000"}, 0, []string{"http://", "localhost"}},
 		{"port list", "", []string{"port", "list", who}, 0, []string{"8000"}},
 		{"port close", "", []string{"port", "close", who, "8000"}, 0, nil},
