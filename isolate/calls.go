@@ -82,16 +82,14 @@ func (r *run) Call(a *quickjs.Args) (quickjs.Value, error) {
 		}
 	case opClearTimer:
 		r.timers.clear(a.Int(1))
-	case opDecode:
-		return a.TextOf(1, a.Bool(2)), nil
-	case opEncode:
-		return a.BytesOf(1), nil
 	case opRandom:
 		b := make([]byte, min(max(a.Int(1), 0), 1<<16))
 		r.random.Read(b)
 		return a.VM().Bytes(b)
 	case opCancel:
 		r.calls.cancel(a.Int(1))
+	default:
+		return r.webCall(a)
 	}
 	return 0, nil
 }

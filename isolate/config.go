@@ -18,7 +18,8 @@ type Config struct {
 	// UIDBase is the user and group of the first worker, the next has the next
 	// one. 0 means DefaultUIDBase.
 	UIDBase uint32
-	// GuestDir holds the guests that fetchguests put there (quickjs.wasm, python.wasm).
+	// GuestDir holds the guests that fetchguests put there (quickjs.wasm,
+	// streams.js, python.wasm).
 	GuestDir string
 	// CacheDir holds compiled guests between starts. It must be writable by
 	// root alone; empty means no cache.

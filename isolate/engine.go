@@ -15,19 +15,37 @@ import (
 // quickjsGuest is the interpreter's name in the manifest.
 const quickjsGuest = "quickjs"
 
-// engineOptions are those of every engine. wasm was checked against the
+// streamsGuest is the polyfill of the streams.
+const streamsGuest = "streams"
+
+// A jsGuest is what the JavaScript engine is made of, checked against the
 // manifest.
-func engineOptions(wasm []byte, cacheDir string) quickjs.Options {
-	return quickjs.Options{Wasm: wasm, CacheDir: cacheDir, Prelude: prelude.Source(), MaxMemory: MaxMemory, Warm: warm}
+type jsGuest struct {
+	wasm    []byte
+	streams string
+}
+
+func loadJS(dir string) (jsGuest, error) {
+	wasm, err := guests.Load(dir, quickjsGuest)
+	if err != nil {
+		return jsGuest{}, err
+	}
+	streams, err := guests.Load(dir, streamsGuest)
+	return jsGuest{wasm, string(streams)}, err
+}
+
+// engineOptions are those of every engine.
+func engineOptions(g jsGuest, cacheDir string) quickjs.Options {
+	return quickjs.Options{Wasm: g.wasm, CacheDir: cacheDir, Prelude: prelude.Source(g.streams), MaxMemory: MaxMemory, Warm: warm}
 }
 
 // loadEngine reads and checks the guest and boots an engine.
 func loadEngine(ctx context.Context, guestDir, cacheDir string) (*quickjs.Engine, error) {
-	wasm, err := guests.Load(guestDir, quickjsGuest)
+	g, err := loadJS(guestDir)
 	if err != nil {
 		return nil, err
 	}
-	return quickjs.New(ctx, engineOptions(wasm, cacheDir))
+	return quickjs.New(ctx, engineOptions(g, cacheDir))
 }
 
 // warmRequest uses what most runs use, so that the pages that these write are

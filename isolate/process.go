@@ -46,7 +46,7 @@ const namespaces = unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | u
 
 // start starts worker i.
 func (p *workerPool) start(ctx context.Context, i int) (*process, error) {
-	var hello helloMessage
+	hello := helloMessage{Streams: p.streams}
 	if p.python != nil {
 		hello.Python = &p.python.State
 	}

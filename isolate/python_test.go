@@ -454,8 +454,10 @@ func TestPythonKilledWhere(t *testing.T) {
 // TestWithoutPython: where the guest is missing, the others run.
 func TestWithoutPython(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Link(filepath.Join(guestDir, "quickjs.wasm"), filepath.Join(dir, "quickjs.wasm")); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"quickjs.wasm", "streams.js"} {
+		if err := os.Link(filepath.Join(guestDir, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	p, err := NewWorkers(context.Background(), Config{GuestDir: dir, CacheDir: testCache, Workers: 1, Args: []string{"isolate-worker"}, UIDBase: testUID})
 	if err != nil {

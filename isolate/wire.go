@@ -152,6 +152,8 @@ type helloMessage struct {
 	Python *cpython.State
 	// Compiler: it shall compile TypeScript and run nothing.
 	Compiler bool
+	// Streams is the polyfill of the streams; of a worker that runs JavaScript.
+	Streams string `json:",omitempty"`
 }
 
 // A jobMessage is a request with what was made of its TypeScript.

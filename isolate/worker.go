@@ -127,23 +127,20 @@ func (w *workerSide) boot(ctx context.Context, hello *helloMessage, files []*os.
 	if err != nil {
 		return fmt.Errorf("read the guest: %w", err)
 	}
-	g, err := guests.Find(quickjsGuest)
-	if err != nil {
-		return err
-	}
-	if err := g.Check(wasm); err != nil {
+	js := jsGuest{wasm, hello.Streams}
+	if err := errors.Join(guests.Check(quickjsGuest, wasm), guests.Check(streamsGuest, []byte(js.streams))); err != nil {
 		return err
 	}
 	// The directory's own path leads through places that this user may not
 	// enter; the descriptor does not.
 	cache := "/proc/self/fd/" + strconv.Itoa(int(files[1].Fd()))
 	w.engines = &engines{}
-	w.engines.js, err = quickjs.New(ctx, engineOptions(wasm, cache))
+	w.engines.js, err = quickjs.New(ctx, engineOptions(js, cache))
 	if err != nil {
 		// The code is not in the cache if the daemon is another build than we
 		// are: we cannot add it, but compile it for ourselves.
 		fmt.Fprintln(os.Stderr, "isolate worker: compile without the cache:", err)
-		w.engines.js, err = quickjs.New(ctx, engineOptions(wasm, ""))
+		w.engines.js, err = quickjs.New(ctx, engineOptions(js, ""))
 	}
 	if err != nil {
 		return err

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd/isolate/cpython"
-	"sandboxd/isolate/guests"
 	"sandboxd/isolate/quickjs"
 )
 
@@ -38,6 +37,7 @@ type workerPool struct {
 	log      *slog.Logger
 	compiler *compiler
 	guest    *os.File // sealed memfd
+	streams  string   // the polyfill
 	python   *cpython.Snapshot
 	cache    *os.File // directory
 	temp     string   // removed with Close
@@ -92,10 +92,11 @@ func NewWorkers(ctx context.Context, cfg Config) (Pool, error) {
 // prepare loads the guest and has it compiled, so that workers find the code in
 // the cache. What it makes is readable to them, and writable to us alone.
 func (p *workerPool) prepare(ctx context.Context) error {
-	wasm, err := guests.Load(p.cfg.GuestDir, quickjsGuest)
+	js, err := loadJS(p.cfg.GuestDir)
 	if err != nil {
 		return err
 	}
+	p.streams = js.streams
 	dir := p.cfg.CacheDir
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "isolate-cache-"); err != nil {
@@ -120,7 +121,7 @@ func (p *workerPool) prepare(ctx context.Context) error {
 		}
 		return err
 	}()
-	err = quickjs.Compile(ctx, engineOptions(wasm, dir))
+	err = quickjs.Compile(ctx, engineOptions(js, dir))
 	if err := errors.Join(err, <-python); err != nil {
 		return err
 	}
@@ -130,7 +131,7 @@ func (p *workerPool) prepare(ctx context.Context) error {
 	if p.cache, err = os.Open(dir); err != nil {
 		return fmt.Errorf("isolate: cache: %w", err)
 	}
-	p.guest, err = sealed(wasm)
+	p.guest, err = sealed(js.wasm)
 	return err
 }
 

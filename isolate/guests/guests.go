@@ -90,6 +90,18 @@ func Load(dir, name string) ([]byte, error) {
 	return b, nil
 }
 
+// Check compares the content of a guest by name with the manifest.
+func Check(name string, content []byte) error {
+	g, err := Find(name)
+	if err != nil {
+		return err
+	}
+	if err := g.Check(content); err != nil {
+		return fmt.Errorf("guest %s: %w", name, err)
+	}
+	return nil
+}
+
 // Check compares a guest's content with the manifest.
 func (g Guest) Check(content []byte) error {
 	sum := sha256.Sum256(content)

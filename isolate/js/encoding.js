@@ -1,64 +1,86 @@
-// ---- Encoding ----
-
-const encode = (s) => host(OP.encode, s);
-const decode = (b, fatal) => {
-  const s = host(OP.decode, b, fatal ? 1 : 0);
-  if (s === undefined) throw new TypeError('the bytes are not UTF-8');
-  return s;
-};
-function bytesOf(v) {
-  if (v instanceof Uint8Array) return v;
-  if (isView(v)) return new Uint8Array(v.buffer, v.byteOffset, v.byteLength);
-  if (v instanceof ArrayBuffer) return new Uint8Array(v);
-  throw new TypeError('bytes are an ArrayBuffer or a view of one');
-}
+// ---- TextEncoder, TextDecoder ----
 
 class TextEncoder {
-  get encoding() { return 'utf-8'; }
-  encode(s = '') { return encode(toText(s)); }
-  encodeInto(s, into) {
-    const bytes = encode(toText(s));
-    let n = bytes.length > into.length ? into.length : bytes.length;
-    while (n < bytes.length && n > 0 && (bytes[n] & 0xc0) === 0x80) n--;
-    into.set(bytes.subarray(0, n));
-    return { read: decode(bytes.subarray(0, n)).length, written: n };
+  #check() {} // refuses what is no TextEncoder
+  get encoding() { this.#check(); return 'utf-8'; }
+  encode(input = '') { this.#check(); return encodeUTF8(string(input)); }
+  encodeInto(source, destination) {
+    this.#check();
+    need(arguments, 2, 'encodeInto');
+    if (!(destination instanceof Uint8Array)) throw new TypeError('encodeInto writes to an Uint8Array');
+    // Each unit has a byte at least.
+    const bytes = encodeUTF8(string(source).slice(0, destination.length + 1));
+    let n = bytes.length > destination.length ? destination.length : bytes.length;
+    while (n > 0 && n < bytes.length && (bytes[n] & 0xc0) === 0x80) n--;
+    const part = subBytes(bytes, 0, n);
+    setBytes(destination, part);
+    return { read: decodeUTF8(part).length, written: n };
   }
 }
+
 class TextDecoder {
-  #fatal; #keepBOM; #rest;
-  constructor(label = 'utf-8', options = {}) {
-    if (!includes(['utf-8', 'utf8', 'unicode-1-1-utf-8'], toLower(trim(toText(label))))) throw new RangeError(`the encoding ${label} is not supported; utf-8 is`);
+  #encoding; #fatal; #ignoreBOM;
+  #rest = null; // bytes whose character is not complete
+  #begun = false; // something has come out
+  constructor(label = 'utf-8', options = undefined) {
+    const name = toLower(string(label).replace(/^[\t\n\f\r ]+|[\t\n\f\r ]+$/g, ''));
+    options = dictionary(options, 'the options of a TextDecoder');
+    this.#encoding = name === 'utf-8' || name === 'utf8' ? 'utf-8' : host(OP.encoding, name);
+    if (this.#encoding === '') throw new RangeError(`there is no encoding ${stringify(label)}`);
     this.#fatal = !!options.fatal;
-    this.#keepBOM = !!options.ignoreBOM;
+    this.#ignoreBOM = !!options.ignoreBOM;
   }
-  get encoding() { return 'utf-8'; }
+  get encoding() { return this.#encoding; }
   get fatal() { return this.#fatal; }
-  get ignoreBOM() { return this.#keepBOM; }
-  decode(v, options = {}) {
-    let bytes = v === undefined ? new Uint8Array() : bytesOf(v);
-    if (this.#rest) {
-      const all = new Uint8Array(this.#rest.length + bytes.length);
-      all.set(this.#rest);
-      all.set(bytes, this.#rest.length);
-      bytes = all;
-      this.#rest = undefined;
-    }
-    if (options.stream) {
-      // A character whose end has not come yet waits for the next call.
-      let i = bytes.length - 1;
-      const least = bytes.length - 3;
-      while (i >= 0 && i >= least && (bytes[i] & 0xc0) === 0x80) i--;
-      if (i >= 0 && bytes[i] >= 0xc0) {
-        const need = bytes[i] >= 0xf0 ? 4 : bytes[i] >= 0xe0 ? 3 : 2;
-        if (bytes.length - i < need) {
-          this.#rest = bytes.slice(i);
-          bytes = bytes.subarray(0, i);
-        }
+  get ignoreBOM() { return this.#ignoreBOM; }
+  decode(input = undefined, options = undefined) {
+    let bytes = input === undefined ? new Uint8Array() : bytesOf(input);
+    const stream = !!dictionary(options, 'the options of decode').stream;
+    if (bytes.buffer instanceof SharedArrayBuffer) bytes = copyBytes(bytes);
+    if (this.#rest !== null) bytes = concatBytes([this.#rest, bytes]);
+    this.#rest = null;
+    if (stream) {
+      const n = incomplete(this.#encoding, bytes);
+      if (n > 0) {
+        this.#rest = sliceBytes(bytes, bytes.length - n);
+        bytes = subBytes(bytes, 0, bytes.length - n);
       }
     }
-    const s = decode(bytes, this.#fatal);
-    return !this.#keepBOM && s.charCodeAt(0) === 0xfeff ? s.slice(1) : s;
+    const begun = this.#begun;
+    this.#begun = stream && (begun || bytes.length > 0);
+    const s = host(OP.decode, bytes, this.#encoding, this.#fatal ? 1 : 0);
+    if (s === undefined) {
+      this.#begun = false;
+      this.#rest = null;
+      throw new TypeError(`the bytes are not ${this.#encoding}`);
+    }
+    return !begun && !this.#ignoreBOM && charCode(s, 0) === 0xfeff && (this.#encoding === 'utf-8' || this.#encoding.startsWith('utf-16')) ? s.slice(1) : s;
   }
 }
-define(globalThis, 'TextEncoder', TextEncoder);
-define(globalThis, 'TextDecoder', TextDecoder);
+expose(TextEncoder, TextDecoder);
+
+// incomplete is how many bytes at the end wait for the next ones.
+function incomplete(encoding, bytes) {
+  const n = bytes.length;
+  switch (encoding) {
+    case 'utf-8':
+      for (let back = 1; back <= 3 && back <= n; back++) {
+        const lead = bytes[n - back];
+        if ((lead & 0xc0) === 0x80) continue;
+        if (lead < 0xc2 || lead > 0xf4 || (lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2) <= back) return 0;
+        if (back > 1) {
+          const next = bytes[n - back + 1];
+          if (lead === 0xe0 && next < 0xa0 || lead === 0xed && next > 0x9f || lead === 0xf0 && next < 0x90 || lead === 0xf4 && next > 0x8f) return 0;
+        }
+        return back;
+      }
+      return 0;
+    case 'utf-16le': case 'utf-16be': {
+      const odd = n % 2, high = encoding === 'utf-16le' ? n - odd - 1 : n - odd - 2;
+      return high >= 0 && (bytes[high] & 0xfc) === 0xd8 ? odd + 2 : odd;
+    }
+    case 'big5': case 'euc-jp': case 'euc-kr': case 'gb18030': case 'gbk': case 'iso-2022-jp': case 'shift_jis':
+      return n;
+  }
+  return 0;
+}

@@ -37,15 +37,17 @@ async function run(module, input, env) {
 // serve answers a Worker-style module: the input describes the request.
 async function serve(main, input, env) {
   const given = input !== null && typeof input === 'object' ? input : {};
-  const request = new Request(given.url === undefined ? 'http://localhost/' : given.url, given);
+  const parts = parseURL(given.url === undefined ? '/' : given.url, 'http://localhost/');
+  if (parts === null) throw new TypeError(`Invalid URL: ${stringify(given.url)}`);
+  const request = new Request(parts[0], given);
   const waiting = [];
   const response = await main.fetch(request, env, { waitUntil(p) { push(waiting, promiseResolve(p)); }, passThroughOnException() {} });
   if (!(response instanceof Response)) throw new TypeError('fetch must return a Response');
-  const bytes = new Uint8Array(await response.arrayBuffer());
-  let body = host(OP.decode, bytes, 1);
-  if (body === undefined) body = bytes; // not text
+  const bytes = await consume(bodyOf(response));
+  // A body that is no text leaves as what it is.
+  const text = host(OP.decode, bytes, 'utf-8', 1);
   for (let i = 0; i < waiting.length; i++) await waiting[i];
-  return { status: response.status, headers: arrayFrom(response.headers), body };
+  return { status: response.status, headers: arrayFrom(response.headers), body: text === undefined ? bytes : stripBOM(text) };
 }
 
 // settle is called with the answer of a host call; bytes is an Uint8Array or

@@ -1,137 +1,210 @@
-// ---- fetch ----
+// ---- Request, Response, fetch ----
 
-class Headers {
-  #map = new Map(); // lower-case name → [values]
-  constructor(init) {
-    if (init === undefined || init === null) return;
-    if (init instanceof Headers || isArray(init) || typeof init[Symbol.iterator] === 'function') for (const [k, v] of init) this.append(k, v);
-    else for (const k of keys(init)) this.append(k, init[k]);
-  }
-  append(name, value) {
-    name = headerName(name);
-    const have = mapGet(this.#map, name);
-    if (have) push(have, headerValue(value)); else mapSet(this.#map, name, [headerValue(value)]);
-  }
-  set(name, value) { mapSet(this.#map, headerName(name), [headerValue(value)]); }
-  get(name) { const v = mapGet(this.#map, headerName(name)); return v ? join(v, ', ') : null; }
-  getSetCookie() { return slice(mapGet(this.#map, 'set-cookie') || []); }
-  has(name) { return mapGet(this.#map, headerName(name)) !== undefined; }
-  delete(name) { mapDelete(this.#map, headerName(name)); }
-  forEach(f, self) { for (const [k, v] of this) apply(f, self, [v, k, this]); }
-  *entries() { for (const k of arrayFrom(this.#map.keys()).sort()) { if (k === 'set-cookie') for (const v of mapGet(this.#map, k)) yield [k, v]; else yield [k, this.get(k)]; } }
-  *keys() { for (const [k] of this.entries()) yield k; }
-  *values() { for (const [, v] of this.entries()) yield v; }
-  [Symbol.iterator]() { return this.entries(); }
-}
-function headerName(n) {
-  n = toLower(toText(n));
-  if (!testRegExp(/^[!#$%&'*+\-.^_`|~0-9a-z]+$/, n)) throw new TypeError(`${stringify(n)} is not a header name`);
-  return n;
-}
-function headerValue(v) {
-  v = trim(toText(v));
-  if (testRegExp(/[\0\r\n]/, v)) throw new TypeError('a header value has no line break');
-  return v;
-}
+const requestOptions = {
+  mode: ['cors', ['cors', 'no-cors', 'same-origin']],
+  credentials: ['same-origin', ['omit', 'same-origin', 'include']],
+  cache: ['default', ['default', 'no-store', 'reload', 'no-cache', 'force-cache', 'only-if-cached']],
+  redirect: ['follow', ['follow', 'error', 'manual']],
+  referrerPolicy: ['', ['', 'no-referrer', 'no-referrer-when-downgrade', 'same-origin', 'origin', 'strict-origin', 'origin-when-cross-origin', 'strict-origin-when-cross-origin', 'unsafe-url']],
+};
 
-// bodyOf gives [bytes or null, content type] of a body as people write it.
-function bodyOf(body) {
-  if (body === undefined || body === null) return [null, null];
-  if (typeof body === 'string') return [encode(body), 'text/plain;charset=UTF-8'];
-  if (isView(body) || body instanceof ArrayBuffer) return [bytesOf(body).slice(), null];
-  if (body instanceof URLSearchParams) return [encode(toText(body)), 'application/x-www-form-urlencoded;charset=UTF-8'];
-  throw new TypeError('a body is a string, an ArrayBuffer, a view of one or URLSearchParams; use JSON.stringify for an object');
+function methodOf(v) {
+  const method = byteString(v);
+  if (!isToken(method) || testRegExp(/^(connect|trace|track)$/i, method) !== null) throw new TypeError(`${stringify(method)} is not a method that a request may have`);
+  return testRegExp(/^(get|head|post|put|delete|options)$/i, method) !== null ? method.toUpperCase() : method;
 }
-
-class Body {
-  #bytes = null; bodyUsed = false;
-  constructor(bytes) { this.#bytes = bytes; }
-  static {
-    bodyBytes = (b) => b.#bytes;
-  }
-  #take() {
-    if (this.bodyUsed) throw new TypeError('the body was read already');
-    this.bodyUsed = this.#bytes !== null;
-    return this.#bytes || new Uint8Array();
-  }
-  async bytes() { return this.#take().slice(); }
-  async arrayBuffer() { return this.#take().slice().buffer; }
-  async text() { const s = decode(this.#take()); return s.charCodeAt(0) === 0xfeff ? s.slice(1) : s; }
-  async json() { return parse(await this.text()); }
-}
-var bodyBytes;
 
 class Request extends Body {
-  constructor(input, init = {}) {
-    const from = input instanceof Request ? input : undefined;
-    const [bytes, type] = 'body' in init ? bodyOf(init.body) : [from ? bodyBytes(from) : null, null];
-    super(bytes);
-    this.url = from ? from.url : toText(input); // also of a URL object
-    this.method = toText(init.method || (from ? from.method : 'GET'));
-    if (testRegExp(/^(get|head|post|put|delete|options)$/i, this.method)) this.method = this.method.toUpperCase();
-    this.headers = new Headers(init.headers || (from ? from.headers : undefined));
-    if (type !== null && !this.headers.has('content-type')) this.headers.set('content-type', type);
-    this.signal = init.signal || (from ? from.signal : null);
-    if (bytes !== null && includes(['GET', 'HEAD'], this.method)) throw new TypeError(`a ${this.method} request has no body`);
+  #url; #method = 'GET'; #headers; #signal; #options = {};
+  constructor(input, init = undefined) {
+    need(arguments, 1, 'Request');
+    super();
+    const from = isObject(input) && #url in input ? input : null;
+    init = dictionary(init, 'the options of a Request');
+    if (from !== null) {
+      this.#url = from.#url;
+      this.#method = from.#method;
+      this.#options = { ...from.#options };
+    } else {
+      const parts = parseURL(input);
+      if (parts === null) throw new TypeError(`Invalid URL: ${stringify(usv(input).slice(0, 200))}`);
+      if (parts[3] !== '' || parts[4] !== '') throw new TypeError('the address of a request has no user name or password');
+      this.#url = parts;
+    }
+    if (init.window !== undefined && init.window !== null) throw new TypeError('window must be null');
+    for (const name of keys(requestOptions)) {
+      if (init[name] === undefined) continue;
+      const v = string(init[name]);
+      if (!requestOptions[name][1].includes(v)) throw new TypeError(`${name} cannot be ${stringify(v)}`);
+      this.#options[name] = v;
+    }
+    if (init.integrity !== undefined) this.#options.integrity = string(init.integrity);
+    if (init.keepalive !== undefined) this.#options.keepalive = !!init.keepalive;
+    if (init.referrer !== undefined) this.#options.referrer = referrerOf(usv(init.referrer));
+    if (init.method !== undefined) this.#method = methodOf(init.method);
+    const signal = init.signal === undefined ? from === null ? null : from.#signal : init.signal;
+    if (signal !== null && !(signal instanceof AbortSignal)) throw new TypeError('signal must be an AbortSignal');
+    this.#signal = signal === null ? null : AbortSignal.any([signal]);
+    this.#headers = new Headers(init.headers === undefined ? from === null ? undefined : from.#headers : init.headers);
+    this.#takeBody(init, from);
   }
-  clone() { return new Request(this); }
+  #takeBody(init, from) {
+    const given = init.body !== undefined && init.body !== null;
+    const old = from === null ? null : bodyOf(from);
+    if ((given || old !== null) && (this.#method === 'GET' || this.#method === 'HEAD')) throw new TypeError(`a ${this.#method} request has no body`);
+    if (!given) {
+      if (old === null) return;
+      if (isBusy(old)) throw new TypeError('the body of the request was read already');
+      setBody(this, old.stream === null ? bytesBody(old.bytes) : { bytes: null, stream: old.stream.pipeThrough(new TransformStream()), used: false });
+      old.used = true;
+      return;
+    }
+    const { body, type } = extract(init.body);
+    if (body.stream !== null && init.duplex !== 'half') throw new TypeError('a request whose body is a stream needs duplex: "half"');
+    if (type !== null && !this.#headers.has('content-type')) this.#headers.append('content-type', type);
+    setBody(this, body);
+  }
+  get method() { return this.#method; }
+  get url() { return this.#url[0]; }
+  get headers() { return this.#headers; }
+  get destination() { this.#url; return ''; }
+  get referrer() { return this.#options.referrer ?? 'about:client'; }
+  get referrerPolicy() { return this.#options.referrerPolicy ?? ''; }
+  get mode() { return this.#options.mode ?? 'cors'; }
+  get credentials() { return this.#options.credentials ?? 'same-origin'; }
+  get cache() { return this.#options.cache ?? 'default'; }
+  get redirect() { return this.#options.redirect ?? 'follow'; }
+  get integrity() { return this.#options.integrity ?? ''; }
+  get keepalive() { return this.#options.keepalive ?? false; }
+  get isReloadNavigation() { this.#url; return false; }
+  get isHistoryNavigation() { this.#url; return false; }
+  get duplex() { this.#url; return 'half'; }
+  get signal() { return this.#signal ??= newSignal(); }
+  clone() {
+    const body = bodyOf(this);
+    if (isBusy(body)) throw new TypeError('the body of the request was read already');
+    const r = new Request(this.#url[0], { method: this.#method, headers: this.#headers, signal: this.#signal, ...this.#options });
+    setBody(r, cloneBody(body));
+    return r;
+  }
 }
 
-class Response extends Body {
-  constructor(body, init = {}) {
-    const [bytes, type] = bodyOf(body);
-    super(bytes);
-    this.status = init.status === undefined ? 200 : Number(init.status);
-    if (!(this.status >= 200 && this.status <= 599)) throw new RangeError('a status is a number from 200 to 599');
-    this.statusText = toText(init.statusText === undefined ? '' : init.statusText);
-    this.headers = new Headers(init.headers);
-    if (type !== null && !this.headers.has('content-type')) this.headers.set('content-type', type);
-    this.url = ''; this.redirected = false; this.type = 'default';
-  }
-  get ok() { return this.status >= 200 && this.status < 300; }
-  clone() { const r = new Response(bodyBytes(this), this); r.url = this.url; return r; }
-  static json(value, init = {}) {
-    const headers = new Headers(init.headers);
-    if (!headers.has('content-type')) headers.set('content-type', 'application/json');
-    return new Response(stringify(value), { ...init, headers });
-  }
-  static error() { const r = new Response(); r.status = 0; r.type = 'error'; return r; }
-  static redirect(url, status = 302) { return new Response(null, { status, headers: { location: toText(url) } }); }
+function referrerOf(v) {
+  if (v === '') return '';
+  if (parseURL(v) === null) throw new TypeError(`the referrer ${stringify(v)} is no URL`);
+  return 'about:client'; // what is of another origin: there is no own one
 }
-for (const c of [Headers, Request, Response]) define(globalThis, c.name, c);
+
+let received;
+const nullBody = [101, 103, 204, 205, 304];
+
+class Response extends Body {
+  #type = 'default'; #status = 200; #statusText = ''; #headers; #url = ''; #redirected = false;
+  constructor(body = null, init = undefined) {
+    super();
+    init = dictionary(init, 'the options of a Response');
+    if (init.status !== undefined) {
+      const n = +init.status;
+      if (!(n >= 200 && n < 600)) throw new RangeError('a status is a number from 200 to 599');
+      this.#status = Math.trunc(n);
+    }
+    if (init.statusText !== undefined) {
+      this.#statusText = byteString(init.statusText);
+      if (testRegExp(/[^\t\x20-\x7e\x80-\xff]/, this.#statusText) !== null) throw new TypeError('the status text has a character that it cannot have');
+    }
+    this.#headers = new Headers(init.headers);
+    if (body === null || body === undefined) return;
+    if (nullBody.includes(this.#status)) throw new TypeError(`a response of status ${this.#status} has no body`);
+    const e = extract(body);
+    if (e.type !== null && !this.#headers.has('content-type')) this.#headers.append('content-type', e.type);
+    setBody(this, e.body);
+  }
+  static {
+    // received makes a response of what came over the wire.
+    received = (wire, bytes) => {
+      const r = new Response(null, { headers: wire.headers || [] });
+      r.#status = wire.status;
+      r.#statusText = wire.statusText;
+      r.#url = wire.url;
+      r.#redirected = !!wire.redirected;
+      r.#type = 'basic';
+      if (!nullBody.includes(wire.status)) setBody(r, bytesBody(bytes === undefined ? new Uint8Array() : bytes));
+      guardHeaders(r.#headers);
+      return r;
+    };
+  }
+  static error() {
+    const r = new Response();
+    r.#type = 'error';
+    r.#status = 0;
+    guardHeaders(r.#headers);
+    return r;
+  }
+  static redirect(url, status = 302) {
+    need(arguments, 1, 'Response.redirect');
+    const parts = parseURL(url);
+    if (parts === null) throw new TypeError(`Invalid URL: ${stringify(usv(url).slice(0, 200))}`);
+    if (![301, 302, 303, 307, 308].includes(+status)) throw new RangeError(`${status} is no status of a redirect`);
+    const r = new Response(null, { headers: { location: parts[0] } });
+    r.#status = +status;
+    guardHeaders(r.#headers);
+    return r;
+  }
+  static json(data, init = undefined) {
+    need(arguments, 1, 'Response.json');
+    const text = stringify(data);
+    if (text === undefined) throw new TypeError('the data has no JSON');
+    const r = new Response(text, init);
+    const given = dictionary(init, 'the options of a Response').headers;
+    if (given === undefined || !new Headers(given).has('content-type')) r.#headers.set('content-type', 'application/json');
+    return r;
+  }
+  get type() { return this.#type; }
+  get url() { return this.#url; }
+  get redirected() { return this.#redirected; }
+  get status() { return this.#status; }
+  get ok() { return this.#status >= 200 && this.#status < 300; }
+  get statusText() { return this.#statusText; }
+  get headers() { return this.#headers; }
+  clone() {
+    const body = bodyOf(this);
+    if (isBusy(body)) throw new TypeError('the body of the response was read already');
+    const r = new Response(null, { statusText: this.#statusText, headers: this.#headers });
+    setBody(r, cloneBody(body));
+    [r.#type, r.#status, r.#url, r.#redirected] = [this.#type, this.#status, this.#url, this.#redirected];
+    if (r.#type !== 'default') guardHeaders(r.#headers);
+    return r;
+  }
+}
+for (const c of [Request, Response]) mixIn(c);
+expose(Request, Response);
 
 function grantFetch() {
   define(globalThis, 'fetch', function fetch(input, init) {
     const stack = new Error().stack;
-    return new NativePromise((resolve, reject) => {
-      const request = new Request(input, init);
-      const signal = request.signal;
-      if (signal) signal.throwIfAborted();
-      const bytes = bodyBytes(request);
-      const wire = { url: request.url, method: request.method, headers: arrayFrom(request.headers) };
-      if (bytes !== null) wire.body = bytes.toBase64();
-      const call = hostCall('fetch', 'fetch', stringify([wire]), toResponse, stack);
-      if (signal) {
-        const id = lastId;
-        signal.addEventListener('abort', () => {
-          if (mapDelete(pending, id)) host(OP.cancel, id);
-          reject(signal.reason);
-        });
-      }
-      then(call, resolve, reject);
-    });
+    return send(input, init, stack);
   });
 }
 
-function toResponse(wire, bytes) {
-  const status = wire.status;
-  const r = new Response(bytes === undefined || bytes.length === 0 ? null : bytes, { status: status >= 200 && status <= 599 ? status : 200, statusText: wire.statusText, headers: wire.headers || [] });
-  r.status = status;
-  r.url = wire.url;
-  r.type = 'basic';
-  return r;
+async function send(input, init, stack) {
+  const request = new Request(input, init);
+  const signal = request.signal;
+  signal.throwIfAborted();
+  const body = bodyOf(request);
+  const wire = { url: request.url, method: request.method, headers: sortHeaders(headerList(request.headers)) };
+  if (body !== null) wire.body = (await consume(body)).toBase64();
+  signal.throwIfAborted();
+  return new NativePromise((resolve, reject) => {
+    const call = hostCall('fetch', 'fetch', stringify([wire]), received, stack);
+    const id = lastId;
+    onAbort(signal, () => {
+      if (mapDelete(pending, id)) host(OP.cancel, id);
+      reject(signal.reason);
+    });
+    then(call, resolve, reject);
+  });
 }
 
 define(globalThis, 'fetch', function fetch() {
-  return NativePromise.reject(new TypeError('fetch is not granted to this run: the caller has to ask for the host in "outbound", and the tenant\'s policy has to allow it'));
+  return promiseReject(new TypeError('fetch is not granted to this run: the caller has to ask for the host in "outbound", and the tenant\'s policy has to allow it'));
 });

@@ -11,6 +11,10 @@ import (
 
 // takeImage boots an interpreter over the module's data and keeps its memory.
 func (e *Engine) takeImage(ctx context.Context, data []byte) error {
+	prelude, err := e.precompile(ctx, data)
+	if err != nil {
+		return err
+	}
 	vm, err := e.over(ctx, memimage.NewMemory(nil, e.opts.MaxMemory))
 	if err != nil {
 		return err
@@ -20,7 +24,7 @@ func (e *Engine) takeImage(ctx context.Context, data []byte) error {
 	if !vm.mod.Memory().Write(0, data) {
 		return errors.New("quickjs: the data does not fit the memory")
 	}
-	if err := vm.bootUp(); err != nil {
+	if err := vm.bootUp(prelude); err != nil {
 		return fmt.Errorf("quickjs: boot: %w", err)
 	}
 	for i, v := range vm.inst.Values() {
@@ -40,7 +44,8 @@ func (e *Engine) takeImage(ctx context.Context, data []byte) error {
 	return nil
 }
 
-func (vm *VM) bootUp() error {
+// initialize makes the interpreter's context.
+func (vm *VM) initialize() error {
 	if _, err := vm.get(vm.fn.initialize); err != nil {
 		return err
 	}
@@ -55,6 +60,13 @@ func (vm *VM) bootUp() error {
 			return err
 		}
 	}
+	return nil
+}
+
+func (vm *VM) bootUp(prelude []byte) error {
+	if err := vm.initialize(); err != nil {
+		return err
+	}
 	b := &vm.eng.boot
 	p, err := vm.get(vm.fn.malloc, scratchSize)
 	if err != nil || p == 0 {
@@ -66,7 +78,7 @@ func (vm *VM) bootUp() error {
 		return err
 	}
 	b.undefPtr = uint32(u)
-	if err := vm.loadPrelude(); err != nil {
+	if err := vm.loadPrelude(prelude); err != nil {
 		return err
 	}
 	if err := vm.findRandom(); err != nil {
@@ -86,8 +98,8 @@ func (vm *VM) bootUp() error {
 // PreludeFile is the prelude's name in stack traces.
 const PreludeFile = "isolate:prelude"
 
-func (vm *VM) loadPrelude() error {
-	f, threw, err := vm.eval(PreludeFile, vm.eng.opts.Prelude, evalGlobal)
+func (vm *VM) loadPrelude(code []byte) error {
+	f, threw, err := vm.evalBytecode(code)
 	if err != nil || threw {
 		return vm.thrown("prelude", f, threw, err)
 	}

@@ -51,6 +51,15 @@ func newEngine(t testing.TB) *Engine {
 	return e
 }
 
+func prelude(t testing.TB) string {
+	t.Helper()
+	streams, err := guests.Load("../../build/guests", "streams")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js.Source(string(streams))
+}
+
 func bootEngine(t testing.TB) *Engine {
 	t.Helper()
 	wasm, err := guests.Load("../../build/guests", "quickjs")
@@ -58,7 +67,7 @@ func bootEngine(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	e, err := New(context.Background(), Options{Wasm: wasm, Prelude: js.Source(), MaxMemory: 256 << 20, CacheDir: testCache, Warm: warm})
+	e, err := New(context.Background(), Options{Wasm: wasm, Prelude: prelude(t), MaxMemory: 256 << 20, CacheDir: testCache, Warm: warm})
 	if err != nil {
 		t.Fatal(err)
 	}

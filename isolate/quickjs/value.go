@@ -3,8 +3,6 @@ package quickjs
 import (
 	"bytes"
 	"math"
-	"strings"
-	"unicode/utf8"
 )
 
 // Args are the arguments of a call of the host function. What reads them ends
@@ -61,7 +59,10 @@ func (a *Args) IsText(i int) bool {
 // Bytes copies the content of an Uint8Array.
 func (a *Args) Bytes(i int) []byte {
 	p, n := a.view(i)
-	b, _ := a.vm.mod.Memory().Read(p, n)
+	b, ok := a.vm.mod.Memory().Read(p, n)
+	if !ok {
+		a.vm.abort(errGuest("view outside its memory"))
+	}
 	return bytes.Clone(b)
 }
 
@@ -93,33 +94,6 @@ func vm32(p uint32) uint64 { return uint64(p) }
 
 // Bool tells whether argument i is the number or truth value 1.
 func (a *Args) Bool(i int) bool { return a.Int(i) == 1 }
-
-// TextOf makes a string of the content of an Uint8Array. Bytes that are no
-// UTF-8 become U+FFFD, or if strict make the result undefined.
-func (a *Args) TextOf(i int, strict bool) Value {
-	p, n := a.view(i)
-	b, ok := a.vm.mod.Memory().Read(p, n)
-	if !ok {
-		a.vm.abort(errGuest("view outside its memory"))
-	}
-	if strict && !utf8.Valid(b) {
-		return 0
-	}
-	v, err := a.vm.String(strings.ToValidUTF8(string(b), "\uFFFD"))
-	if err != nil {
-		a.vm.abort(err)
-	}
-	return v
-}
-
-// BytesOf makes an Uint8Array of the UTF-8 of a string.
-func (a *Args) BytesOf(i int) Value {
-	v, err := a.vm.Bytes([]byte(strings.ToValidUTF8(a.Text(i), "\uFFFD")))
-	if err != nil {
-		a.vm.abort(err)
-	}
-	return v
-}
 
 // Text reads a string value.
 func (vm *VM) Text(v Value) (string, error) {

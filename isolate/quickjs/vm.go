@@ -63,7 +63,7 @@ type function struct {
 type functions struct {
 	initialize, qjsInit, setMaxStack, setLoader, setRejection, setGC, runGC *function
 	malloc, free                                                            *function
-	eval, call, runJob                                                      *function
+	eval, compile, evalBytecode, call, runJob                               *function
 	isException, getException, throw, newError, setProp                     *function
 	newString, newNumber, newBytes, newHostFunction                         *function
 	text, freeText, number, freeValue, dupValue, valuePtr                   *function
@@ -78,6 +78,7 @@ func (fs *functions) all() map[string]**function {
 		"qjs_set_promise_rejection_handler": &fs.setRejection,
 		"qjs_set_gc_threshold":              &fs.setGC, "qjs_run_gc": &fs.runGC,
 		"wasm_malloc": &fs.malloc, "wasm_free": &fs.free,
+		"qjs_compile": &fs.compile, "qjs_eval_bytecode": &fs.evalBytecode,
 		"qjs_eval": &fs.eval, "qjs_call": &fs.call, "qjs_execute_pending_job": &fs.runJob,
 		"qjs_is_exception": &fs.isException, "qjs_get_exception": &fs.getException,
 		"qjs_throw": &fs.throw, "qjs_new_error": &fs.newError, "qjs_set_prop_string": &fs.setProp,
@@ -165,6 +166,14 @@ func (vm *VM) Begin(hooks Hooks, memory, seed uint64) error {
 
 // Fuel is what the guest has used of it.
 func (vm *VM) Fuel() int64 { return vm.inst.Fuel() }
+
+// Charge counts work that a Hook did for the guest as units of its fuel. If that
+// is used up, Hooks.Tick is asked whether the VM may go on.
+func (vm *VM) Charge(units int64) {
+	if vm.inst.Charge(units) {
+		vm.outOfFuel()
+	}
+}
 
 // Memory is the size of the linear memory, which never shrinks.
 func (vm *VM) Memory() uint64 { return vm.mem.Size() }

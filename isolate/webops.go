@@ -1,0 +1,123 @@
+package isolate
+
+import (
+	"crypto/hmac"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"hash"
+
+	"sandboxd/isolate/quickjs"
+)
+
+// The web interfaces that are done on this side of the border: what Go has in a
+// well-kept library would be slow and large in the image.
+
+// Numbers of their operations, as in js/base.js.
+const (
+	opURL = iota + 32
+	opSetURL
+	opEncoding
+	opDigest
+	opHMAC
+)
+
+// webCall answers what is a function of its arguments alone.
+func (r *run) webCall(a *quickjs.Args) (quickjs.Value, error) {
+	switch a.Int(0) {
+	case opDecode:
+		return r.decode(a)
+	case opEncode:
+		text := a.Text(1)
+		r.worked(len(text))
+		return a.VM().Bytes([]byte(scalarValues(text)))
+	case opEncoding:
+		return a.VM().String(encodingName(a.Text(1)))
+	case opURL:
+		return r.url(a)
+	case opSetURL:
+		return r.setURL(a)
+	case opDigest:
+		h := newHash(a.Text(1))
+		if h == nil {
+			return 0, nil
+		}
+		return r.sum(a, h(), a.Bytes(2))
+	case opHMAC:
+		h := newHash(a.Text(1))
+		if h == nil {
+			return 0, nil
+		}
+		return r.sum(a, hmac.New(h, a.Bytes(2)), a.Bytes(3))
+	}
+	return 0, nil
+}
+
+// fuelPerByte is what work on this side is charged. With it the limits are
+// looked at every 50 kB.
+const fuelPerByte = 20
+
+func (r *run) worked(n int) { r.vm.Charge(int64(n) * fuelPerByte) }
+
+func (r *run) decode(a *quickjs.Args) (quickjs.Value, error) {
+	b := a.Bytes(1)
+	text, ok := decodeText(b, a.Text(2), a.Bool(3))
+	r.worked(len(b))
+	if !ok {
+		return 0, nil
+	}
+	return a.VM().String(text)
+}
+
+func (r *run) url(a *quickjs.Args) (quickjs.Value, error) {
+	input := scalarValues(a.Text(1))
+	var base *string
+	if a.N > 2 {
+		s := scalarValues(a.Text(2))
+		base = &s
+	}
+	u, err := parseURL(input, base)
+	r.worked(len(input))
+	if err != nil {
+		return 0, nil
+	}
+	return a.VM().String(urlRecord(u))
+}
+
+func (r *run) setURL(a *quickjs.Args) (quickjs.Value, error) {
+	href, value := a.Text(1), scalarValues(a.Text(3))
+	u, err := setURL(href, a.Text(2), value)
+	r.worked(len(href) + len(value))
+	if err != nil {
+		return 0, nil
+	}
+	return a.VM().String(urlRecord(u))
+}
+
+func newHash(name string) func() hash.Hash {
+	switch name {
+	case "SHA-1":
+		return sha1.New
+	case "SHA-256":
+		return sha256.New
+	case "SHA-384":
+		return sha512.New384
+	case "SHA-512":
+		return sha512.New
+	}
+	return nil
+}
+
+// workPiece is how much is digested between two looks at the limits.
+const workPiece = 1 << 20
+
+func (r *run) sum(a *quickjs.Args, h hash.Hash, b []byte) (quickjs.Value, error) {
+	for {
+		piece := b[:min(len(b), workPiece)]
+		h.Write(piece)
+		r.worked(len(piece))
+		if b = b[len(piece):]; len(b) == 0 {
+			return a.VM().Bytes(h.Sum(nil))
+		}
+	}
+}
