@@ -251,3 +251,6 @@ func (e *Engine) warmUp(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Script is what the interpreter runs before its image is taken.
+func Script() string { return bootScript }
