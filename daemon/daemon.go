@@ -17,6 +17,7 @@ import (
 	"sandboxd/daemon/api"
 	"sandboxd/daemon/audit"
 	"sandboxd/daemon/data"
+	"sandboxd/daemon/recording"
 	"sandboxd/isolate"
 	"sandboxd/jail"
 	"sandboxd/netproxy"
@@ -107,9 +108,11 @@ type Daemon struct {
 
 	audit *audit.Log
 	data  *data.Store
-	pool  isolate.Pool
-	net   *netproxy.Proxy
-	jails *jail.Manager
+	// recordings are what replays need.
+	recordings *recording.Store
+	pool       isolate.Pool
+	net        *netproxy.Proxy
+	jails      *jail.Manager
 	// missing says why a part is not there.
 	missing map[string]error
 
@@ -170,6 +173,9 @@ func (d *Daemon) start(ctx context.Context) error {
 	if d.data, err = data.Open(d.state("data")); err != nil {
 		return err
 	}
+	if d.recordings, err = recording.Open(d.state("recordings"), d.log); err != nil {
+		return err
+	}
 	if err := d.startParts(ctx); err != nil {
 		return err
 	}
@@ -226,6 +232,9 @@ func (d *Daemon) Close(ctx context.Context) error {
 	}
 	if d.net != nil {
 		errs = append(errs, d.net.Close(ctx))
+	}
+	if d.recordings != nil {
+		d.recordings.Close()
 	}
 	if d.data != nil {
 		errs = append(errs, d.data.Close())

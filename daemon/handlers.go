@@ -19,7 +19,7 @@ import (
 func (d *Daemon) handlers() map[string]handler {
 	return map[string]handler{
 		"run": d.handleRun, "runs": d.handleRuns, "run-get": d.handleRunGet, "run-events": d.handleRunEvents,
-		"run-cancel": d.handleRunCancel, "run-call": d.handleRunCall,
+		"run-cancel": d.handleRunCancel, "run-call": d.handleRunCall, "run-replay": d.handleReplay,
 		"jails": d.handleJails, "jail-create": d.handleJailCreate, "jail-get": d.handleJailGet, "jail-delete": d.handleJailDelete,
 		"jail-touch": d.handleJailTouch, "jail-freeze": d.handleJailFreeze, "jail-thaw": d.handleJailTouch,
 		"exec": d.handleExec, "processes": d.handleProcesses, "process-get": d.handleProcessGet, "process-events": d.handleProcessEvents,

@@ -41,6 +41,17 @@ profiles:
   isolates:
     isolate:
       languages: [js]
+  small:
+    isolate:
+      languages: [js]
+      bindings:
+        search: {type: tools, methods: [find]}
+      record: all
+      recordings: {count: 2, size: 64KiB, total: 1MiB, age: 1h}
+  unrecorded:
+    isolate:
+      languages: [js]
+      record: off
   short:
     jail:
       template: host
@@ -49,6 +60,8 @@ tenants:
   "t-*": {profile: all}
   t-isolates: {profile: isolates}
   t-short: {profile: short}
+  t-small: {profile: small}
+  t-off: {profile: unrecorded}
 `
 
 // sandboxInit builds the init once for all tests.

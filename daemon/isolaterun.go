@@ -39,6 +39,9 @@ func (d *Daemon) planIsolate(p *plan) error {
 	if p.bindings, err = grants(p.profile.Isolate.Bindings, p.request.Bindings); err != nil {
 		return err
 	}
+	if err := planRecord(p); err != nil {
+		return err
+	}
 	if p.request.Outbound == nil {
 		return nil
 	}
@@ -103,13 +106,24 @@ func (d *Daemon) executeIsolate(ctx context.Context, r *run, p *plan) {
 		return
 	}
 	defer h.close()
-	result, err := d.pool.Run(ctx, isolateRequest(r, p), h)
+	req := isolateRequest(r, p)
+	answers, recorder := d.recorded(p, req, h)
+	result, err := d.pool.Run(ctx, req, answers)
 	if err != nil {
+		r.notRecorded(p, "the run came to no end of its own")
 		d.failIsolate(ctx, r, err)
 		return
 	}
 	h.settle()
+	r.completed(result, isolateUsage(&result.Usage, &p.limits, h.bytesOut.Load(), h.bytesIn.Load()))
+	d.keepRecording(r, p, recorder)
+	d.finish(ctx, r)
+}
+
+// completed puts on record how the pool ended the run.
+func (r *run) completed(result *isolate.Result, usage api.Usage) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	rec := &r.record
 	rec.Phase, rec.Result, rec.Error = result.Phase, result.Value, fromRun(result.Error)
 	rec.Status = result.Status
@@ -120,12 +134,10 @@ func (d *Daemon) executeIsolate(ctx context.Context, r *run, p *plan) {
 		rec.Status = api.StatusRefused
 	}
 	rec.Stdout, rec.Stderr = validText([]byte(r.stdout.String())), validText([]byte(r.stderr.String()))
-	rec.Usage = isolateUsage(&result.Usage, &p.limits, h)
+	rec.Usage = usage
 	if result.Error != nil && result.Error.Kind == isolate.KindLimit && len(rec.Denials) < keepDenied {
 		rec.Denials = append(rec.Denials, api.Denial{Kind: "limit", What: result.Error.Limit, Rule: result.Error.Allowed, Time: time.Now().UTC(), Scope: "run"})
 	}
-	r.mu.Unlock()
-	d.finish(ctx, r)
 }
 
 // failIsolate ends a run that the pool could not run to its end.
@@ -153,14 +165,13 @@ func isolateRequest(r *run, p *plan) *isolate.Request {
 		req.Bindings = append(req.Bindings, isolate.Binding{Name: name, Methods: g.methods})
 	}
 	slices.SortFunc(req.Bindings, func(a, b isolate.Binding) int { return strings.Compare(a.Name, b.Name) })
-	if det := p.request.Deterministic; det != nil {
+	if det := p.deterministic; det != nil {
 		req.Seed, req.Clock = det.Seed, det.Clock
 	}
 	return req
 }
 
-func isolateUsage(u *isolate.Usage, l *policy.Limits, h *host) api.Usage {
-	out, in := h.bytesOut.Load(), h.bytesIn.Load()
+func isolateUsage(u *isolate.Usage, l *policy.Limits, out, in int64) api.Usage {
 	return api.Usage{
 		Wall: api.UsedDuration(u.Wall, l.Wall.Std()), CPU: api.UsedDuration(u.CPU, l.CPU.Std()),
 		MemoryPeak: api.UsedCount(u.MemoryPeak, l.Memory.Bytes()), Requests: api.UsedCount(int64(u.Requests), int64(l.Requests)),

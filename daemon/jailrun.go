@@ -32,7 +32,7 @@ func (d *Daemon) planJailRun(p *plan) error {
 	}
 	for field, given := range map[string]bool{
 		"bindings":      len(p.request.Bindings) > 0,
-		"deterministic": p.request.Deterministic != nil,
+		"deterministic": p.request.Deterministic != nil, "record": p.request.Record,
 	} {
 		if given {
 			return &api.Error{Code: api.CodeUnsupported, Field: field, Message: field + " exist in isolates only; this run needs a jail"}

@@ -29,6 +29,10 @@ type plan struct {
 	main        string
 	bindings    map[string]grant // isolate: by the name that the code sees
 	fetch       bool
+	// deterministic is nil where the run is not; record says that a replay must
+	// be possible.
+	deterministic *api.Deterministic
+	record        bool
 }
 
 // handleRun is POST /v1/tenants/{tenant}/run.
@@ -55,7 +59,7 @@ func (d *Daemon) handleRun(q *request) error {
 	p, err := d.planRun(q.tenant, &req, modules, main)
 	if err == nil {
 		r.mu.Lock()
-		r.record.Environment = p.environment
+		r.record.Environment, r.record.Deterministic = p.environment, p.deterministic
 		r.mu.Unlock()
 		_, err = d.record(ctx, audit.Record{Kind: audit.KindRun, Tenant: r.tenant, RunID: r.id, Caller: r.caller,
 			Fields: runStart{"start", p.environment, req.Language, r.codeSHA}})
@@ -89,7 +93,7 @@ func (d *Daemon) newRun(q *request, req *api.RunRequest, modules map[string]stri
 		sum := sha256.Sum256(text)
 		hash = hex.EncodeToString(sum[:])
 	}
-	r := &run{id: id, request: hash, tenant: q.tenant, caller: q.caller(), done: make(chan struct{}), codeSHA: codeHash(req, modules), cancel: func(error) {}}
+	r := &run{id: id, kind: audit.KindRun, request: hash, tenant: q.tenant, caller: q.caller(), done: make(chan struct{}), codeSHA: codeHash(req, modules), cancel: func(error) {}}
 	r.record = api.Run{RunID: id, Tenant: q.tenant, Language: req.Language, Status: api.StatusRunning, Phase: "not_started",
 		CodeSHA256: r.codeSHA, Started: time.Now().UTC()}
 	return r
@@ -266,7 +270,7 @@ func (d *Daemon) finish(ctx context.Context, r *run) {
 	}
 	rec := r.record
 	r.mu.Unlock()
-	receipt, err := d.record(ctx, audit.Record{Kind: audit.KindRun, Tenant: r.tenant, RunID: r.id, Caller: r.caller, Fields: runFields(&rec)})
+	receipt, err := d.record(ctx, audit.Record{Kind: r.kind, Tenant: r.tenant, RunID: r.id, Caller: r.caller, Fields: runFields(&rec)})
 	r.mu.Lock()
 	r.record.Receipt = receipt
 	if err != nil && r.record.Error == nil {
@@ -309,6 +313,9 @@ type runEnd struct {
 	Denied      int              `json:"denied,omitempty"`
 	Calls       []api.CallRecord `json:"calls,omitempty"`
 	Called      int              `json:"called,omitempty"`
+	Recorded    *bool            `json:"recorded,omitempty"`
+	ReplayOf    string           `json:"replay_of,omitempty"`
+	Identical   *bool            `json:"identical,omitempty"`
 }
 
 type runError struct {
@@ -324,6 +331,12 @@ func runFields(r *api.Run) *runEnd {
 		Calls: r.Calls[:min(len(r.Calls), maxAudited)], Called: len(r.Calls)}
 	if r.Error != nil {
 		f.Error = &runError{r.Error.Code, r.Error.Limit, clip(r.Error.Message, 500)}
+	}
+	if r.Replay != nil {
+		f.ReplayOf, f.Identical = r.Replay.Of, &r.Replay.Identical
+	}
+	if r.Recording != nil {
+		f.Recorded = &r.Recording.Complete
 	}
 	return f
 }

@@ -28,6 +28,7 @@ const (
 // A run is one run of code and its record.
 type run struct {
 	id, tenant string
+	kind       string // of its lines in the audit log
 	codeSHA    string
 	request    string // hash of all that was asked for, when the caller gave the id
 	caller     policy.Caller

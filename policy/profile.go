@@ -42,14 +42,18 @@ func (r *reader) uniqueIDs(n *yaml.Node, field string, rules []Rule) {
 }
 
 func (r *reader) isolate(n *yaml.Node, field string) *IsolateGrant {
-	g := &IsolateGrant{}
+	g := &IsolateGrant{Recordings: RecordingDefaults()}
 	r.keys(n, field, map[string]keyFunc{
 		"languages": r.words(&g.Languages, "a language", func(s string) error { return checkOneOf(s, isolateLanguages) }),
 		"bindings": func(n *yaml.Node, path string) {
 			g.Bindings = make(map[string]Binding)
 			r.entries(n, path, func(k, v *yaml.Node, path string) { r.binding(k, v, path, g.Bindings) })
 		},
-		"fetch": r.boolean(&g.Fetch),
+		"fetch":  r.boolean(&g.Fetch),
+		"record": r.word(&g.Record, "which runs are recorded", func(s string) error { return checkOneOf(s, recordModes) }),
+		"recordings": func(n *yaml.Node, path string) {
+			r.recordings(n, path, &g.Recordings)
+		},
 		"limits": func(n *yaml.Node, path string) {
 			r.limits(n, path, &g.Limits, isolateLimits, "an isolate")
 		},
@@ -58,6 +62,7 @@ func (r *reader) isolate(n *yaml.Node, field string) *IsolateGrant {
 		r.fail(n, field, "has no languages; write languages: [js, ts]")
 	}
 	r.defaults(field, &g.Limits, IsolateDefaults())
+	r.noteRecording(field, g)
 	return g
 }
 

@@ -89,6 +89,10 @@ type IsolateGrant struct {
 	// Fetch lets a run ask for outbound requests; Profile.Egress says where.
 	Fetch  bool   `json:"fetch,omitempty" yaml:"fetch,omitempty"`
 	Limits Limits `json:"limits" yaml:"limits,omitempty"`
+	// Record says which runs are kept for replay: "deterministic" (the
+	// default), "all" or "off". A run that is recorded is deterministic.
+	Record     string     `json:"record" yaml:"record,omitempty"`
+	Recordings Recordings `json:"recordings" yaml:"recordings,omitempty"`
 }
 
 // A JailGrant lets a tenant have a jail.

@@ -284,7 +284,7 @@ func (a *app) runsCommand() *cobra.Command {
 			return a.showRun(a.client.CancelRun(c.Context(), given[0]))
 		},
 	}
-	return group("runs", "Records of runs", list, show, cancel)
+	return group("runs", "Records of runs", list, show, cancel, a.replayCommand())
 }
 
 // showRun prints a record; how the run ended is not how showing it did.

@@ -24,7 +24,9 @@ var languages = map[string]string{".js": "js", ".mjs": "js", ".ts": "ts", ".mts"
 type runFlags struct {
 	tenant, language, input, environment, id string
 	needs, allow, bind, env                  []string
-	noBindings                               bool
+	noBindings, record, seeded               bool
+	seed                                     uint64
+	clock                                    string
 	wall, cpu                                time.Duration
 	memory, output                           string
 	requests                                 int
@@ -41,7 +43,10 @@ with 3 if it was refused.`,
 		Example: `  sandboxctl run -t alice --allow api.example.com --input '{"n": 1}' skill.ts
   echo 'export default (input) => input * 2' | sandboxctl run -l js --input 21 -`,
 		Args: args(1, 1, "one FILE, or - for standard input"),
-		RunE: func(c *cobra.Command, given []string) error { return a.run(c.Context(), f, given[0]) },
+		RunE: func(c *cobra.Command, given []string) error {
+			f.seeded = c.Flags().Changed("seed")
+			return a.run(c.Context(), f, given[0])
+		},
 	}
 	tenant := os.Getenv("SANDBOXD_TENANT")
 	if tenant == "" {
@@ -58,6 +63,9 @@ with 3 if it was refused.`,
 	fl.BoolVar(&f.noBindings, "no-bindings", false, "hold no binding")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code, not for secrets; may be repeated")
 	fl.StringVar(&f.id, "id", "", "run id of your own: the same again follows, never runs twice")
+	fl.BoolVar(&f.record, "record", false, "keep what `sandboxctl runs replay` needs")
+	fl.Uint64Var(&f.seed, "seed", 0, "make the run deterministic with this seed")
+	fl.StringVar(&f.clock, "clock", "", "make the run deterministic with this time to begin at, such as 2026-01-01T00:00:00Z")
 	fl.DurationVar(&f.wall, "wall", 0, "limit of time, such as 2s")
 	fl.DurationVar(&f.cpu, "cpu", 0, "limit of processor time, such as 500ms")
 	fl.StringVar(&f.memory, "memory", "", "limit of memory, such as 32MiB")
@@ -137,6 +145,9 @@ func (a *app) printRun(r *api.Run) error {
 		fmt.Fprintf(a.errOut, ", requests %d of %d", *n, r.Usage.Requests.Limit)
 	}
 	fmt.Fprintf(a.errOut, " [%s]\n", r.RunID)
+	if rec := r.Recording; rec != nil && !rec.Complete {
+		fmt.Fprintf(a.errOut, "the run cannot be replayed: %s\n", a.safeErr(rec.Why))
+	}
 	return runExit(r)
 }
 
@@ -153,7 +164,11 @@ func runExit(r *api.Run) error {
 
 // runRequest builds the request from flags and file.
 func (a *app) runRequest(f *runFlags, file string) (*api.RunRequest, error) {
-	req := &api.RunRequest{Language: f.language, Needs: f.needs, Environment: f.environment, RunID: f.id}
+	req := &api.RunRequest{Language: f.language, Needs: f.needs, Environment: f.environment, RunID: f.id, Record: f.record}
+	var err error
+	if req.Deterministic, err = f.deterministic(); err != nil {
+		return nil, err
+	}
 	if req.Language == "" {
 		if req.Language = languages[filepath.Ext(file)]; req.Language == "" {
 			return nil, usagef("the language of %s is not known by its ending; name it with -l js, ts, python, wasm or shell", file)
@@ -187,6 +202,25 @@ func (a *app) runRequest(f *runFlags, file string) (*api.RunRequest, error) {
 	}
 	req.Limits, err = f.limits()
 	return req, err
+}
+
+// deterministic is nil where neither seed nor clock was given.
+func (f *runFlags) deterministic() (*api.Deterministic, error) {
+	if !f.seeded && f.clock == "" {
+		return nil, nil
+	}
+	d := &api.Deterministic{}
+	if f.seeded {
+		d.Seed = &f.seed
+	}
+	if f.clock != "" {
+		t, err := time.Parse(time.RFC3339, f.clock)
+		if err != nil {
+			return nil, usagef("--clock: %q is not a time such as 2026-01-01T00:00:00Z", f.clock)
+		}
+		d.Clock = &t
+	}
+	return d, nil
 }
 
 func (f *runFlags) limits() (*policy.Limits, error) {

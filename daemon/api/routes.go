@@ -63,6 +63,8 @@ var Routes = []Route{
 	{Name: "run-cancel", Method: "DELETE", Pattern: "/v1/runs/{run}", Summary: "End a run.", Response: typeOf[Run](), Query: ofTenant},
 	{Name: "run-call", Method: "POST", Pattern: "/v1/runs/{run}/calls/{call}", Summary: "Answer a call of the caller's own tool.",
 		Request: typeOf[ToolAnswer](), Status: 204, Query: ofTenant},
+	{Name: "run-replay", Method: "POST", Pattern: "/v1/runs/{run}/replay", Stream: true, Summary: "Run a recorded run again from its recorded answers, without any effect; 410 when the recording is no longer kept.",
+		Request: typeOf[ReplayRequest](), Response: typeOf[Run](), Query: append(ofTenant, streamQuery...)},
 
 	{Name: "jails", Method: "GET", Pattern: "/v1/jails", Summary: "Jails of the tenants that the caller may act for.", Response: typeOf[JailList]()},
 	{Name: "jail-create", Method: "PUT", Pattern: jailPath, Tenant: true, Summary: "Create the jail or return the one there is.",

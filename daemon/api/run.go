@@ -19,7 +19,8 @@ type RunRequest struct {
 	Bindings      map[string]BindingRequest `json:"bindings,omitempty" max:"64" doc:"Bindings to hold, by the names that policy grants; none by default."`
 	Outbound      *Outbound                 `json:"outbound,omitempty" doc:"Outgoing requests; null, the default, means none."`
 	Limits        *policy.Limits            `json:"limits,omitempty" doc:"Lower limits than policy grants."`
-	Deterministic *Deterministic            `json:"deterministic,omitempty" doc:"Fixed randomness and clock."`
+	Deterministic *Deterministic            `json:"deterministic,omitempty" doc:"Fixed randomness and clock; what is not given is chosen. Time passes only when the code has nothing to do before its next timer, and cpu is counted in work done."`
+	Record        bool                      `json:"record,omitempty" doc:"Keep what a replay needs, which makes the run deterministic."`
 	Environment   string                    `json:"environment,omitempty" enum:"isolate,jail" doc:"Forces one; an error says why when it is the wrong one."`
 	RunID         string                    `json:"run_id,omitempty" max:"128" doc:"The caller's own; the same id again follows or returns, never runs twice."`
 }
@@ -75,9 +76,13 @@ type Run struct {
 	Denials     []Denial        `json:"denials,omitempty"`
 	Calls       []CallRecord    `json:"calls,omitempty"`
 	CodeSHA256  string          `json:"code_sha256,omitempty"`
-	Receipt     *Receipt        `json:"receipt,omitempty" doc:"The run's line in the audit log."`
-	Started     time.Time       `json:"started"`
-	Ended       time.Time       `json:"ended,omitzero"`
+	// Deterministic is what the run was given, chosen or asked for.
+	Deterministic *Deterministic `json:"deterministic,omitempty"`
+	Recording     *Recording     `json:"recording,omitempty"`
+	Replay        *Replay        `json:"replay,omitempty" doc:"Set when the run is a replay."`
+	Receipt       *Receipt       `json:"receipt,omitempty" doc:"The run's line in the audit log."`
+	Started       time.Time      `json:"started"`
+	Ended         time.Time      `json:"ended,omitzero"`
 }
 
 // Usage of a run or an exec, each with its limit.

@@ -17,6 +17,7 @@ const (
 	KindStart  = "start"  // the daemon started
 	KindStop   = "stop"   // the daemon stopped
 	KindRun    = "run"    // code ran, or was refused
+	KindReplay = "replay" // a recorded run was run again, without any effect
 	KindExec   = "exec"   // a command ran in a jail
 	KindEgress = "egress" // a decision about a request that leaves
 	KindJail   = "jail"   // a jail was made, changed or ended

@@ -28,7 +28,26 @@ func jailPath(tenant string, rest ...string) string {
 // Run runs code and waits. A run that was refused comes back as a *api.Run with
 // its error, too; the error is for calls that came to no run.
 func (c *Client) Run(ctx context.Context, tenant string, r *api.RunRequest) (*api.Run, error) {
-	resp, err := c.send(ctx, call{method: http.MethodPost, path: tenantPath(tenant, "/run"), json: r})
+	return c.run(ctx, call{method: http.MethodPost, path: tenantPath(tenant, "/run"), json: r})
+}
+
+// Replay runs a recorded run again from its recorded answers and waits; r may be
+// nil. tenant may be empty where only one has a run with this id. As with Run
+// the error is for calls that came to no run.
+func (c *Client) Replay(ctx context.Context, run, tenant string, r *api.ReplayRequest) (*api.Run, error) {
+	if r == nil {
+		r = &api.ReplayRequest{}
+	}
+	k := call{method: http.MethodPost, path: "/v1/runs/" + segment(run) + "/replay", json: r}
+	if tenant != "" {
+		k.query = url.Values{"tenant": {tenant}}
+	}
+	return c.run(ctx, k)
+}
+
+// run makes a call that is answered with a run.
+func (c *Client) run(ctx context.Context, k call) (*api.Run, error) {
+	resp, err := c.send(ctx, k)
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,9 @@ type Player struct {
 
 	mu      sync.Mutex
 	came    map[int]bool  // guarded by mu: calls that the replay made
+	checked int           // guarded by mu: of them, those held against the recording
 	given   int           // guarded by mu: answers that the code has
+	taken   int           // guarded by mu: answers that it had when it last waited; -1 at first
 	failed  error         // guarded by mu: why the replay was ended
 	changed chan struct{} // guarded by mu: closed with each change of the above
 }
@@ -45,7 +47,7 @@ type Player struct {
 // NewPlayer makes a Player. end is called at most once, with a *DivergedError or
 // ErrEnds, and must not block.
 func NewPlayer(rec *Recording, end func(error)) *Player {
-	p := &Player{rec: rec, calls: map[int]*Call{}, end: end, came: map[int]bool{}, changed: make(chan struct{})}
+	p := &Player{rec: rec, calls: map[int]*Call{}, end: end, came: map[int]bool{}, taken: -1, changed: make(chan struct{})}
 	for i := range rec.Calls {
 		p.calls[rec.Calls[i].Nth] = &rec.Calls[i]
 	}
@@ -86,10 +88,14 @@ func (p *Player) Called(nth int) {
 // whose answer nobody wants has its turn.
 func (p *Player) Call(ctx context.Context, c isolate.Call) (json.RawMessage, error) {
 	call := p.calls[c.Nth]
-	if err := p.check(call, c); err != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
+	err := p.check(call, c)
+	p.mu.Lock()
+	if p.checked++; err != nil {
 		p.fail(err)
+	}
+	p.stalled()
+	p.mu.Unlock()
+	if err != nil {
 		return nil, err
 	}
 	for {
@@ -143,8 +149,14 @@ func (p *Player) Answered(nth int) {
 func (p *Player) Waiting(taken int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if taken < p.given {
-		return // there is one on its way
+	p.taken = taken
+	p.stalled()
+}
+
+// stalled ends a replay that waits for what does not come. p.mu is held.
+func (p *Player) stalled() {
+	if p.taken < p.given || p.checked < len(p.came) {
+		return // an answer is on its way, or a call that says more
 	}
 	if p.given == len(p.rec.Order) {
 		p.fail(ErrEnds)
