@@ -115,13 +115,13 @@ func (d *Daemon) executeIsolate(ctx context.Context, r *run, p *plan) {
 		return
 	}
 	h.settle()
-	r.completed(result, isolateUsage(&result.Usage, &p.limits, h.bytesOut.Load(), h.bytesIn.Load()))
+	r.completed(ctx, result, isolateUsage(&result.Usage, &p.limits, h.bytesOut.Load(), h.bytesIn.Load()))
 	d.keepRecording(r, p, recorder)
 	d.finish(ctx, r)
 }
 
 // completed puts on record how the pool ended the run.
-func (r *run) completed(result *isolate.Result, usage api.Usage) {
+func (r *run) completed(ctx context.Context, result *isolate.Result, usage api.Usage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := &r.record

@@ -51,9 +51,10 @@ func (d *Daemon) handleReplay(q *request) error {
 		return d.answerRun(q, r)
 	}
 	r.events.append(api.Event{Type: api.EventStarted, RunID: r.id})
-	go d.executeReplay(ctx, r, p)
+	// As any run in an isolate it ends with the connection that asked for it.
 	stop := context.AfterFunc(q.ctx(), func() { cancel(context.Canceled) })
 	defer stop()
+	go d.executeReplay(ctx, r, p)
 	return d.answerRun(q, r)
 }
 
@@ -215,7 +216,7 @@ func (d *Daemon) executeReplay(base context.Context, r *run, p *replayPlan) {
 		d.failIsolate(base, r, err)
 		return
 	}
-	r.completed(result, isolateUsage(&result.Usage, &p.limits, 0, 0))
+	r.completed(base, result, isolateUsage(&result.Usage, &p.limits, 0, 0))
 	if err := r.compare(p, player); err != nil {
 		d.log.Error("a replay could not be compared", "run", r.id, "tenant", r.tenant, "error", err)
 	}
