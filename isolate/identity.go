@@ -37,22 +37,22 @@ func IdentityOf(language string) (Identity, error) {
 	if id, ok := identities.Load(language); ok {
 		return id.(Identity), nil
 	}
-	var guest, loaded string
+	var names, sums []string
+	var loaded string
 	switch language {
 	case "js", "ts":
-		guest, loaded = quickjsGuest, prelude.Source()
+		names, loaded = []string{quickjsGuest, streamsGuest}, prelude.Source("")
 	case languagePython:
-		guest, loaded = pythonGuest, cpython.Script()
+		names, loaded = []string{pythonGuest}, cpython.Script()
 	}
-	var sum string
-	if guest != "" {
-		g, err := guests.Find(guest)
+	for _, name := range names {
+		g, err := guests.Find(name)
 		if err != nil {
 			return Identity{}, fmt.Errorf("isolate: identity: %w", err)
 		}
-		sum = g.SHA256
+		sums = append(sums, g.SHA256)
 	}
-	b, err := json.Marshal([]any{behaviour, language, sum, loaded, wasmbin.FuelVersion(), runtime.GOARCH})
+	b, err := json.Marshal([]any{behaviour, language, sums, loaded, wasmbin.FuelVersion(), runtime.GOARCH})
 	if err != nil {
 		return Identity{}, fmt.Errorf("isolate: identity: %w", err)
 	}
