@@ -28,7 +28,9 @@ type Config struct {
 	// most 8. In-process it is ignored.
 	Workers int
 	// MaxRuns is the number of runs at once over the whole pool; 0 means 64
-	// per worker. One more is answered ErrBusy.
+	// per worker. One tenant has at most half of what the others leave of them.
+	// Who finds no place waits for a second, with as many others as there are
+	// places, and is then answered ErrBusy; in-process at once.
 	MaxRuns int
 	// Log gets what an operator should know; nil discards it.
 	Log *slog.Logger
@@ -40,8 +42,8 @@ const DefaultUIDBase = 0x38000010
 var (
 	// ErrClosed says that the pool was closed.
 	ErrClosed = errors.New("isolate: pool is closed")
-	// ErrBusy says that as many runs are under way as the pool allows; the
-	// caller may try again.
+	// ErrBusy says that as many runs are under way as the pool allows, of all
+	// tenants or of this one; the caller may try again.
 	ErrBusy = errors.New("isolate: too many runs at once")
 )
 

@@ -1,6 +1,7 @@
 package isolate
 
 import (
+	"context"
 	"runtime"
 	"time"
 
@@ -11,14 +12,23 @@ import (
 // it for the thread that the run is on. What other processes take in between is
 // not in it, nor what the run waits.
 type cpuTime struct {
+	ctx    context.Context // of the run
+	tenant string
+
 	used    time.Duration
 	since   time.Duration // the thread's time at start
 	running bool
+	turn    bool // it is the run's turn
 	yielded time.Time
 }
 
-// start binds the goroutine to its thread until stop.
+// start waits for the run's turn and binds the goroutine to its thread until
+// stop.
 func (c *cpuTime) start() {
+	if ourTurns != nil {
+		// Without it the run goes on to find that its time is over.
+		c.turn = ourTurns.take(c.ctx, c.tenant, c.used)
+	}
 	runtime.LockOSThread()
 	c.running, c.since, c.yielded = true, threadTime(), time.Now()
 }
@@ -28,9 +38,14 @@ func (c *cpuTime) stop() {
 	if !c.running {
 		return
 	}
-	c.used += threadTime() - c.since
+	used := threadTime() - c.since
+	c.used += used
 	c.running = false
 	runtime.UnlockOSThread()
+	if c.turn {
+		c.turn = false
+		ourTurns.give(c.tenant, used)
+	}
 }
 
 // now is the time used so far.
@@ -45,12 +60,17 @@ func (c *cpuTime) now() time.Duration {
 // A yield of a bound goroutine costs two switches of threads.
 const slice = 2 * time.Millisecond
 
-// yield lets other goroutines run if it is time.
+// yield lets others have the processor if it is time.
 func (c *cpuTime) yield() {
 	if time.Since(c.yielded) < slice {
 		return
 	}
+	// To whatever is no run: what comes in, the garbage collector.
 	runtime.Gosched()
+	if c.turn && ourTurns.wanted() {
+		c.stop()
+		c.start()
+	}
 	c.yielded = time.Now()
 }
 

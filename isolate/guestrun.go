@@ -39,6 +39,7 @@ func (r *guestRun) begin(ctx context.Context, job *jobMessage, host Host, fuel f
 	r.ctx, cancel = context.WithDeadlineCause(ctx, r.started.Add(r.req.Limits.Wall), errWall)
 	r.random, r.clock = newRandomness(r.req.Seed), newClock(r.req.Clock, r.started)
 	r.calls = callerOf(r.ctx, host)
+	r.time = cpuTime{ctx: r.ctx, tenant: r.req.Tenant}
 	r.time.start()
 	return func() {
 		r.time.stop()

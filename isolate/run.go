@@ -56,6 +56,7 @@ func execute(ctx context.Context, vm *quickjs.VM, job *jobMessage, host Host) *R
 	defer cancel()
 	r.random, r.clock = newRandomness(req.Seed), newClock(req.Clock, r.started)
 	r.calls.init(r)
+	r.time = cpuTime{ctx: r.ctx, tenant: req.Tenant}
 	r.time.start()
 	err := r.main()
 	r.time.stop()

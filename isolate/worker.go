@@ -63,6 +63,7 @@ func serveWorker(conn *ipc.Conn) error {
 	// there is none, and the runtime's spinning took more of a small call than
 	// its code. Compiling is over, which uses all of them.
 	runtime.GOMAXPROCS(1)
+	ourTurns = newTurns()
 	return w.serve()
 }
 

@@ -50,7 +50,7 @@ type workerPool struct {
 	closed  bool
 	workers []*process    // nil while there is none
 	changed chan struct{} // closed when workers changes
-	running int
+	places  *places
 
 	lastRun      atomic.Uint64
 	runs, killed atomic.Uint64
@@ -77,7 +77,7 @@ func NewWorkers(ctx context.Context, cfg Config) (Pool, error) {
 	if cfg.MaxRuns <= 0 {
 		cfg.MaxRuns = runsPerWorker * cfg.Workers
 	}
-	p := &workerPool{cfg: cfg, log: cfg.Log, workers: make([]*process, cfg.Workers), changed: make(chan struct{})}
+	p := &workerPool{cfg: cfg, log: cfg.Log, workers: make([]*process, cfg.Workers), changed: make(chan struct{}), places: newPlaces(cfg.MaxRuns)}
 	p.compiler = newCompiler(p)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := p.prepare(ctx); err != nil {
@@ -266,18 +266,14 @@ func (p *workerPool) pause(d time.Duration) bool {
 	}
 }
 
-// pick takes a place on the worker with the fewest runs. It waits while no
-// worker is there.
+// pick gives the worker with the fewest runs one more. It waits while no worker
+// is there.
 func (p *workerPool) pick(ctx context.Context) (*process, error) {
 	p.mu.Lock()
 	for {
 		if p.closed {
 			p.mu.Unlock()
 			return nil, ErrClosed
-		}
-		if p.running >= p.cfg.MaxRuns {
-			p.mu.Unlock()
-			return nil, ErrBusy
 		}
 		var best *process
 		for _, w := range p.workers {
@@ -287,7 +283,6 @@ func (p *workerPool) pick(ctx context.Context) (*process, error) {
 		}
 		if best != nil {
 			best.load++
-			p.running++
 			p.mu.Unlock()
 			return best, nil
 		}
@@ -308,7 +303,6 @@ func (p *workerPool) release(w *process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.load--
-	p.running--
 }
 
 // Run implements Pool.
@@ -319,6 +313,10 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 	if req.Language == languagePython && p.python == nil {
 		return nil, requestError("language", "is python, whose interpreter is not installed here; `make guests` fetches it")
 	}
+	if err := p.places.take(ctx, req.Tenant); err != nil {
+		return nil, err
+	}
+	defer p.places.give(req.Tenant)
 	w, err := p.pick(ctx)
 	if err != nil {
 		return nil, err
@@ -363,7 +361,7 @@ func (p *workerPool) compile(ctx context.Context, req *Request) (job *jobMessage
 func (p *workerPool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Running: p.running, Runs: p.runs.Load(), Killed: p.killed.Load()}
+	s := Stats{Running: p.places.count(), Runs: p.runs.Load(), Killed: p.killed.Load()}
 	for _, w := range p.workers {
 		if w != nil {
 			s.Workers++
@@ -379,6 +377,7 @@ func (p *workerPool) Close() error {
 	workers := append([]*process(nil), p.workers...)
 	p.mu.Unlock()
 	p.cancel()
+	p.places.close()
 	for _, w := range workers {
 		if w != nil {
 			w.kill(closedReason, nil)

@@ -1,0 +1,111 @@
+package isolate
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestTurns: the next turn is that of the tenant that used the least, and of its
+// runs the one that did.
+func TestTurns(t *testing.T) {
+	turns := newTurns()
+	if !turns.take(t.Context(), "a", 0) {
+		t.Fatal("nobody had a turn, and there was none")
+	}
+	var order string
+	var group sync.WaitGroup
+	enter := func(name, tenant string, used time.Duration) {
+		turns.mu.Lock()
+		before := len(turns.queue)
+		turns.mu.Unlock()
+		group.Go(func() {
+			turns.take(context.Background(), tenant, used)
+			order += name // one at a time has a turn
+			turns.give(tenant, time.Second)
+		})
+		waitFor(t, func() bool {
+			turns.mu.Lock()
+			defer turns.mu.Unlock()
+			return len(turns.queue) > before
+		})
+	}
+	enter("1", "a", 5)
+	enter("2", "a", 3)
+	enter("3", "b", 7)
+	enter("4", "c", 9)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if turns.take(gone, "d", 0) {
+		t.Error("a run that has ended got a turn")
+	}
+	turns.give("a", time.Millisecond)
+	group.Wait()
+	if order != "3421" {
+		t.Errorf("order %s", order)
+	}
+	if turns.taken || turns.wanted() {
+		t.Errorf("%+v", turns)
+	}
+}
+
+func TestTurnsForget(t *testing.T) {
+	turns := newTurns()
+	for i := range 10 * maxSpent {
+		tenant := string(rune('a' + i%26))
+		tenant += time.Duration(i).String()
+		turns.take(t.Context(), tenant, 0)
+		turns.give(tenant, time.Second)
+	}
+	if n := len(turns.spent); n > maxSpent {
+		t.Errorf("%d tenants are remembered", n)
+	}
+}
+
+// TestFairWorker: beside runs that never rest, in the same worker, a small call
+// of another tenant waits for a slice of one of them, not of all.
+func TestFairWorker(t *testing.T) {
+	p := newWorkers(t, 1)
+	r := js(trivial)
+	r.Tenant = "bob"
+	calls := func(n int) (took []time.Duration) {
+		for range n {
+			start := time.Now()
+			check(t, run1(t, p, r, nil), &fakeHost{}, want{value: "null"})
+			took = append(took, time.Since(start))
+		}
+		return took
+	}
+	calls(20)
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	const spinners = 38
+	for i := range spinners {
+		spin := js(`export default () => { while (true) {} }`)
+		spin.Limits.CPU, spin.Limits.Wall = time.Minute, time.Minute
+		if i >= 22 {
+			spin.Tenant = "carol"
+		}
+		group.Go(func() {
+			if _, err := p.Run(ctx, spin, &fakeHost{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waitFor(t, func() bool { return p.Stats().Running == spinners })
+	var sum time.Duration
+	took := calls(30)
+	for _, d := range took {
+		sum += d
+	}
+	cancel()
+	group.Wait()
+	mean := sum / time.Duration(len(took))
+	t.Logf("mean of a small call beside %d loops: %v", spinners, mean)
+	// As goroutines they would get a slice each before it; other processes may
+	// have the processor for some of the time.
+	if mean > spinners*slice/2 {
+		t.Errorf("a small call takes %v beside %d loops", mean, spinners)
+	}
+}
