@@ -15,6 +15,10 @@ import (
 	"sandboxd/policy"
 )
 
+// replayWall is how many times as long as the recorded run a replay may take: on
+// a busy machine it must not end elsewhere.
+const replayWall = 4
+
 // A replayPlan is a replay that passed every check.
 type replayPlan struct {
 	recording *recording.Recording
@@ -135,6 +139,10 @@ func (d *Daemon) planReplay(rec *recording.Recording, req *api.ReplayRequest) (*
 		return nil, err
 	}
 	p.request.Paced = true
+	// How long it takes is no part of what is compared; what it can do is bounded
+	// by its processor time, which is counted in work.
+	p.request.Limits.Wall = min(replayWall*p.request.Limits.Wall, time.Hour)
+	p.limits.Wall = policy.Duration(p.request.Limits.Wall)
 	return p, nil
 }
 
@@ -245,6 +253,9 @@ func (r *run) compare(p *replayPlan, player *recording.Player) error {
 	now, err := recording.OutcomeOf(&r.record)
 	if err != nil {
 		return err
+	}
+	if ended == nil && now.Timed != "" && recorded.Timed == "" {
+		replay.Note = "the replay itself did not come to the end: " + now.Timed
 	}
 	if recorded.Timed != "" && errors.Is(ended, recording.ErrEnds) {
 		now.Error = recorded.Error // the place is the same, and the reason cannot be

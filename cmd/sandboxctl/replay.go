@@ -68,7 +68,7 @@ func (a *app) printReplay(r *api.Run) error {
 	}
 	fmt.Fprintf(a.errOut, "replay of %s: %s\n", a.safeErr(p.Of), verdict)
 	if p.Note != "" {
-		fmt.Fprintf(a.errOut, "  the end of the recorded run was not deterministic: %s\n", a.safeErr(p.Note))
+		fmt.Fprintf(a.errOut, "  not deterministic: %s\n", a.safeErr(p.Note))
 	}
 	return replayExit(r)
 }

@@ -28,7 +28,7 @@ type Replay struct {
 	// ChangedCode says that the code was not the recorded one.
 	ChangedCode bool `json:"changed_code,omitempty"`
 	// Note says why the recorded run's end cannot be had again for certain.
-	Note       string      `json:"note,omitempty" doc:"Why the end of the recorded run was not deterministic."`
+	Note       string      `json:"note,omitempty" doc:"Why the end of the recorded run, or of the replay, depended on real time."`
 	Divergence *Divergence `json:"divergence,omitempty"`
 }
 
