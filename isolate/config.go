@@ -24,8 +24,8 @@ type Config struct {
 	// CacheDir holds compiled guests between starts. It must be writable by
 	// root alone; empty means no cache.
 	CacheDir string
-	// Workers is the number of worker processes; 0 means one per core, at
-	// most 8. In-process it is ignored.
+	// Workers is the number of worker processes; 0 means one more than
+	// there are processors, at most 9. In-process it is ignored.
 	Workers int
 	// MaxRuns is the number of runs at once over the whole pool; 0 means 64
 	// per worker. One tenant has at most half of what the others leave of them.

@@ -65,7 +65,10 @@ func (c *cpuTime) yield() {
 	if time.Since(c.yielded) < slice {
 		return
 	}
-	// To whatever is no run: what comes in, the garbage collector.
+	if c.turn {
+		ourTurns.incoming()
+	}
+	// To whatever is no run: one that has come in, the garbage collector.
 	runtime.Gosched()
 	if c.turn && ourTurns.wanted() {
 		c.stop()

@@ -117,3 +117,40 @@ func TestBusyWorkers(t *testing.T) {
 	r.Tenant = "bob"
 	check(t, run1(t, p, r, nil), &fakeHost{}, want{value: "null"})
 }
+
+// TestOneTenantLeavesAWorker: the runs of one tenant are in all workers but one,
+// where the next tenant's go.
+func TestOneTenantLeavesAWorker(t *testing.T) {
+	p := &workerPool{places: newPlaces(100)}
+	for range 3 {
+		p.workers = append(p.workers, &process{dead: make(chan struct{}), tenants: map[string]int{}})
+	}
+	used := func(tenant string) (n int) {
+		for _, w := range p.workers {
+			if w.tenants[tenant] > 0 {
+				n++
+			}
+		}
+		return n
+	}
+	var last *process
+	for range 10 {
+		w, err := p.pick(t.Context(), "greedy")
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = w
+	}
+	small, err := p.pick(t.Context(), "small")
+	if err != nil || used("greedy") != 2 || small.tenants["greedy"] != 0 {
+		t.Errorf("greedy is in %d workers, small with %v, %v", used("greedy"), small.tenants, err)
+	}
+	close(last.dead)
+	if w, err := p.pick(t.Context(), "greedy"); err != nil || w == last {
+		t.Errorf("%v, %v", w, err)
+	}
+	p.release(small, "small")
+	if used("small") != 0 || small.load != 0 {
+		t.Errorf("%+v", small)
+	}
+}

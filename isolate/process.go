@@ -23,8 +23,10 @@ type process struct {
 	index int
 	cmd   *exec.Cmd
 	conn  *ipc.Conn
-	load  int // of the pool, under its lock
-	ready readyMessage
+	// Of the pool, under its lock: its runs, and those of each tenant.
+	load    int
+	tenants map[string]int
+	ready   readyMessage
 
 	// reading holds a token while no run reads what the worker says.
 	reading chan struct{}
@@ -65,7 +67,7 @@ func (p *workerPool) spawn(ctx context.Context, i int, hello helloMessage) (*pro
 	if err != nil {
 		return nil, err
 	}
-	w := &process{pool: p, index: i, conn: ipc.NewConn(ours, maxFrame), runs: map[uint64]*remote{}, reading: make(chan struct{}, 1), dead: make(chan struct{}), ended: make(chan struct{})}
+	w := &process{pool: p, index: i, conn: ipc.NewConn(ours, maxFrame), runs: map[uint64]*remote{}, tenants: map[string]int{}, reading: make(chan struct{}, 1), dead: make(chan struct{}), ended: make(chan struct{})}
 	w.reading <- struct{}{}
 	w.cmd = exec.Command(p.cfg.Exe, p.cfg.Args...)
 	w.cmd.ExtraFiles = []*os.File{theirs}

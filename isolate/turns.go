@@ -17,6 +17,9 @@ type turns struct {
 	taken bool
 	queue []*turn
 	spent map[string]spent
+
+	// incoming waits until what has come in for the process is read.
+	incoming func()
 }
 
 // A turn is a run that waits to compute.
@@ -39,7 +42,7 @@ const (
 	maxSpent = 1024
 )
 
-func newTurns() *turns { return &turns{spent: map[string]spent{}} }
+func newTurns() *turns { return &turns{spent: map[string]spent{}, incoming: func() {}} }
 
 // ourTurns are those of this process; nil means that runs share the processors
 // as goroutines do, which only a worker changes.

@@ -64,6 +64,7 @@ func serveWorker(conn *ipc.Conn) error {
 	// its code. Compiling is over, which uses all of them.
 	runtime.GOMAXPROCS(1)
 	ourTurns = newTurns()
+	ourTurns.incoming = w.incoming
 	return w.serve()
 }
 
@@ -82,6 +83,7 @@ type workerSide struct {
 
 	mu   sync.Mutex
 	runs map[uint64]*workerRun
+	read chan struct{} // closed with the next frame; nil while nobody waits
 }
 
 // softMemory is what the collector tries to keep the worker's own memory below.
@@ -172,25 +174,58 @@ func (w *workerSide) serve() error {
 		if err != nil {
 			return err
 		}
-		if f.kind == frameRun {
-			job, err := decode[jobMessage](f.data)
-			if err != nil || job.Request == nil {
-				return errors.Join(errFrame, err)
-			}
-			w.start(f.run, job)
-			continue
+		if err := w.take(f); err != nil {
+			return err
 		}
-		w.mu.Lock()
-		r := w.runs[f.run]
-		w.mu.Unlock()
-		if r == nil {
-			continue // it has ended meanwhile
+		w.took()
+	}
+}
+
+// take handles a frame. It does not block.
+func (w *workerSide) take(f *frame) error {
+	if f.kind == frameRun {
+		job, err := decode[jobMessage](f.data)
+		if err != nil || job.Request == nil {
+			return errors.Join(errFrame, err)
 		}
-		if f.kind == frameCancel {
-			r.cancel(nil)
-			continue
-		}
+		w.start(f.run, job)
+		return nil
+	}
+	w.mu.Lock()
+	r := w.runs[f.run]
+	w.mu.Unlock()
+	switch {
+	case r == nil: // it has ended meanwhile
+	case f.kind == frameCancel:
+		r.cancel(nil)
+	default:
 		r.answer(f)
+	}
+	return nil
+}
+
+// incoming waits for serve to take a frame, if there is one. A process with one
+// processor looks for what has come in only while no goroutine can run: with a
+// run that computes and yields, that was every 10 ms.
+func (w *workerSide) incoming() {
+	w.mu.Lock()
+	if w.read == nil {
+		w.read = make(chan struct{})
+	}
+	read := w.read
+	w.mu.Unlock()
+	if w.conn.Readable() {
+		<-read
+	}
+}
+
+// took tells incoming that a frame was read.
+func (w *workerSide) took() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.read != nil {
+		close(w.read)
+		w.read = nil
 	}
 }
 

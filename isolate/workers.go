@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	maxWorkers = 8
+	maxWorkers = 9
 	// overstay is how long after its deadline a run may keep its worker.
 	overstay = 500 * time.Millisecond
 	// startTime is what a worker gets to become ready.
@@ -72,7 +72,8 @@ func NewWorkers(ctx context.Context, cfg Config) (Pool, error) {
 		cfg.UIDBase = DefaultUIDBase
 	}
 	if cfg.Workers <= 0 {
-		cfg.Workers = min(runtime.NumCPU(), maxWorkers)
+		// One more than there are processors, see pick.
+		cfg.Workers = min(runtime.NumCPU()+1, maxWorkers)
 	}
 	if cfg.MaxRuns <= 0 {
 		cfg.MaxRuns = runsPerWorker * cfg.Workers
@@ -267,24 +268,21 @@ func (p *workerPool) pause(d time.Duration) bool {
 }
 
 // pick gives the worker with the fewest runs one more. It waits while no worker
-// is there.
-func (p *workerPool) pick(ctx context.Context) (*process, error) {
+// is there. One tenant has runs in all workers but one: the next one's find a
+// process that the kernel has not seen computing all the time, and which
+// therefore gets a processor at once.
+func (p *workerPool) pick(ctx context.Context, tenant string) (*process, error) {
 	p.mu.Lock()
 	for {
 		if p.closed {
 			p.mu.Unlock()
 			return nil, ErrClosed
 		}
-		var best *process
-		for _, w := range p.workers {
-			if w != nil && !w.failed() && (best == nil || w.load < best.load) {
-				best = w
-			}
-		}
-		if best != nil {
-			best.load++
+		if w := p.best(tenant); w != nil {
+			w.load++
+			w.tenants[tenant]++
 			p.mu.Unlock()
-			return best, nil
+			return w, nil
 		}
 		changed := p.changed
 		p.mu.Unlock()
@@ -299,10 +297,38 @@ func (p *workerPool) pick(ctx context.Context) (*process, error) {
 	}
 }
 
-func (p *workerPool) release(w *process) {
+// best is the worker for a tenant's next run; p.mu is held.
+func (p *workerPool) best(tenant string) *process {
+	var best, own *process
+	alive, has := 0, 0
+	for _, w := range p.workers {
+		if w == nil || w.failed() {
+			continue
+		}
+		alive++
+		if best == nil || w.load < best.load {
+			best = w
+		}
+		if w.tenants[tenant] > 0 {
+			has++
+			if own == nil || w.load < own.load {
+				own = w
+			}
+		}
+	}
+	if own != nil && has >= alive-1 {
+		return own
+	}
+	return best
+}
+
+func (p *workerPool) release(w *process, tenant string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.load--
+	if w.tenants[tenant]--; w.tenants[tenant] == 0 {
+		delete(w.tenants, tenant)
+	}
 }
 
 // Run implements Pool.
@@ -317,11 +343,11 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 		return nil, err
 	}
 	defer p.places.give(req.Tenant)
-	w, err := p.pick(ctx)
+	w, err := p.pick(ctx, req.Tenant)
 	if err != nil {
 		return nil, err
 	}
-	defer p.release(w)
+	defer p.release(w, req.Tenant)
 	p.runs.Add(1)
 	job, early, err := p.compile(ctx, req)
 	if err != nil || early != nil {

@@ -218,6 +218,22 @@ func (c *Conn) body(size int) ([]byte, error) {
 	return payload, nil
 }
 
+// Readable tells whether there is something that Recv would not wait for, while
+// another goroutine may be in Recv.
+func (c *Conn) Readable() bool {
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var perr error
+	var b [1]byte
+	err = raw.Control(func(fd uintptr) {
+		// A system call that every process with a Conn may use.
+		_, _, _, _, perr = unix.Recvmsg(int(fd), b[:], nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	})
+	return err == nil && perr == nil
+}
+
 // fail closes unclaimed descriptors: after an error the stream is useless.
 func (c *Conn) fail(err error) error {
 	for _, f := range c.files {

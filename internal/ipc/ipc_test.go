@@ -220,3 +220,26 @@ func BenchmarkPingPong(b *testing.B) {
 		}
 	}
 }
+
+func TestReadable(t *testing.T) {
+	a, b := pair(t, 0)
+	if b.Readable() {
+		t.Error("readable before anything was sent")
+	}
+	if err := a.Send([]byte("x"), os.Stderr); err != nil {
+		t.Fatal(err)
+	}
+	before := openFiles(t)
+	if !b.Readable() || openFiles(t) != before {
+		t.Error("what was sent does not show, or was taken")
+	}
+	if p, files, err := b.Recv(); err != nil || string(p) != "x" || len(files) != 1 || b.Readable() {
+		t.Errorf("%q, %d files, %v", p, len(files), err)
+	} else {
+		files[0].Close()
+	}
+	a.Close()
+	if !b.Readable() {
+		t.Error("the end does not show")
+	}
+}
