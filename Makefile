@@ -47,6 +47,11 @@ deps-vm: .go-is-there
 guests: deps
 	@$(GO) run ./isolate/fetchguests -o $(BUILD)/guests
 
+## wpt: fetch the public tests of the web interfaces, pinned by content
+.PHONY: wpt
+wpt: deps
+	@tests/tools/wpt.sh $(BUILD)/wpt
+
 ## build: the three programs and what the daemon loads, in build/
 build: deps guests
 	@mkdir -p $(BUILD)
@@ -67,7 +72,7 @@ lint: deps $(TESTRUN)
 	exit $$status
 
 ## test-unit: every package's own tests, with the race detector
-test-unit: deps guests $(TESTRUN)
+test-unit: deps guests wpt $(TESTRUN)
 	@$(TESTRUN) run -stage test-unit -where '$(HERE), race detector on' -timeout 20m -out $(RESULTS) -- \
 		sh -c '$(GO) test -json -race -timeout 15m $(UNIT)'
 

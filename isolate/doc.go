@@ -25,7 +25,7 @@
 // a deterministic run it is counted in fuel instead, and ends at the same
 // instruction each time.
 //
-// It may import isolate/quickjs, isolate/cpython, isolate/guests, isolate/js,
+// It may import isolate/quickjs, isolate/cpython, isolate/guests, isolate/js, isolate/web,
 // isolate/wasmbin and the internal packages; never the daemon, the jail or the proxy. It must never give
 // code a host directory, a socket or a host's error text, nor trust a frame that
 // a worker sent: what a worker says is hostile, because the code inside may have

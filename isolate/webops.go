@@ -8,6 +8,7 @@ import (
 	"hash"
 
 	"sandboxd/isolate/quickjs"
+	"sandboxd/isolate/web"
 )
 
 // The web interfaces that are done on this side of the border: what Go has in a
@@ -20,6 +21,7 @@ const (
 	opEncoding
 	opDigest
 	opHMAC
+	opIncomplete
 )
 
 // webCall answers what is a function of its arguments alone.
@@ -30,9 +32,13 @@ func (r *run) webCall(a *quickjs.Args) (quickjs.Value, error) {
 	case opEncode:
 		text := a.Text(1)
 		r.worked(len(text))
-		return a.VM().Bytes([]byte(scalarValues(text)))
+		return a.VM().Bytes([]byte(web.ScalarValues(text)))
 	case opEncoding:
-		return a.VM().String(encodingName(a.Text(1)))
+		return a.VM().String(web.EncodingName(a.Text(1)))
+	case opIncomplete:
+		b := a.Bytes(1)
+		r.worked(len(b))
+		return a.VM().Number(float64(web.Incomplete(b, a.Text(2))))
 	case opURL:
 		return r.url(a)
 	case opSetURL:
@@ -61,7 +67,7 @@ func (r *run) worked(n int) { r.vm.Charge(int64(n) * fuelPerByte) }
 
 func (r *run) decode(a *quickjs.Args) (quickjs.Value, error) {
 	b := a.Bytes(1)
-	text, ok := decodeText(b, a.Text(2), a.Bool(3))
+	text, ok := web.Decode(b, a.Text(2), a.Bool(3))
 	r.worked(len(b))
 	if !ok {
 		return 0, nil
@@ -70,28 +76,28 @@ func (r *run) decode(a *quickjs.Args) (quickjs.Value, error) {
 }
 
 func (r *run) url(a *quickjs.Args) (quickjs.Value, error) {
-	input := scalarValues(a.Text(1))
+	input := web.ScalarValues(a.Text(1))
 	var base *string
 	if a.N > 2 {
-		s := scalarValues(a.Text(2))
+		s := web.ScalarValues(a.Text(2))
 		base = &s
 	}
-	u, err := parseURL(input, base)
+	u, err := web.ParseURL(input, base)
 	r.worked(len(input))
 	if err != nil {
 		return 0, nil
 	}
-	return a.VM().String(urlRecord(u))
+	return a.VM().String(u)
 }
 
 func (r *run) setURL(a *quickjs.Args) (quickjs.Value, error) {
-	href, value := a.Text(1), scalarValues(a.Text(3))
-	u, err := setURL(href, a.Text(2), value)
+	href, value := a.Text(1), web.ScalarValues(a.Text(3))
+	u, err := web.SetURL(href, a.Text(2), value)
 	r.worked(len(href) + len(value))
 	if err != nil {
 		return 0, nil
 	}
-	return a.VM().String(urlRecord(u))
+	return a.VM().String(u)
 }
 
 func newHash(name string) func() hash.Hash {

@@ -2,7 +2,7 @@
 // the closure needs to reach the host is taken before, here.
 const OP = {
   done: 1, fail: 2, log: 3, call: 4, timer: 5, clearTimer: 6, decode: 7, encode: 8, random: 9, cancel: 10,
-  url: 32, setURL: 33, encoding: 34, digest: 35, hmac: 36,
+  url: 32, setURL: 33, encoding: 34, digest: 35, hmac: 36, incomplete: 37,
 };
 
 const {

@@ -7,14 +7,15 @@ class Blob {
   constructor(parts = undefined, options = undefined) {
     const list = [];
     if (parts !== undefined) {
-      if (!isObject(parts) || typeof parts[iterator] !== 'function') throw new TypeError('the parts of a Blob are a list');
-      for (const p of parts) push(list, p);
+      const iterate = isObject(parts) ? parts[iterator] : undefined;
+      if (typeof iterate !== 'function') throw new TypeError('the parts of a Blob are a list');
+      for (const p of { [iterator]: () => apply(iterate, parts, []) }) push(list, isBytes(p) ? copyBytes(p) : p instanceof Blob ? p : string(p));
     }
-    const { endings = 'transparent', type = '' } = dictionary(options, 'the options of a Blob');
-    const ends = string(endings);
+    options = dictionary(options, 'the options of a Blob');
+    const ends = options.endings === undefined ? 'transparent' : string(options.endings);
     if (ends !== 'transparent' && ends !== 'native') throw new TypeError(`endings cannot be ${ends}`);
-    this.#type = blobType(string(type));
-    this.#bytes = concatBytes(list.map((p) => isBytes(p) ? copyBytes(p) : p instanceof Blob ? p.#bytes : encodeUTF8(ends === 'native' ? string(p).replace(/\r\n?/g, '\n') : string(p))));
+    this.#type = options.type === undefined ? '' : blobType(string(options.type));
+    this.#bytes = concatBytes(list.map((p) => typeof p === 'string' ? encodeUTF8(ends === 'native' ? p.replace(/\r\n?/g, '\n') : p) : p instanceof Blob ? p.#bytes : p));
   }
   static {
     blobBytes = (b) => b.#bytes;
@@ -112,19 +113,19 @@ expose(Blob, File, FormData);
 
 // ---- multipart/form-data ----
 
-const quoteName = (s) => s.replace(/\r\n?|\n/g, '\r\n').replace(/[\r\n"]/g, (c) => c === '"' ? '%22' : c === '\r' ? '%0D' : '%0A');
+const quote = (s) => s.replace(/[\r\n"]/g, (c) => c === '"' ? '%22' : c === '\r' ? '%0D' : '%0A');
 
 // encodeMultipart gives the bytes and the boundary of a form.
 function encodeMultipart(form) {
   const boundary = '----formdata-' + host(OP.random, 12).toHex();
   const parts = [];
   for (const [name, value] of formEntries(form)) {
-    let head = `--${boundary}\r\nContent-Disposition: form-data; name="${quoteName(name)}"`;
+    let head = `--${boundary}\r\nContent-Disposition: form-data; name="${quote(name.replace(/\r\n?|\n/g, '\r\n'))}"`;
     if (typeof value === 'string') {
       push(parts, encodeUTF8(`${head}\r\n\r\n${value.replace(/\r\n?|\n/g, '\r\n')}\r\n`));
       continue;
     }
-    head += `; filename="${quoteName(value.name)}"\r\nContent-Type: ${value.type || 'application/octet-stream'}\r\n\r\n`;
+    head += `; filename="${quote(value.name)}"\r\nContent-Type: ${value.type || 'application/octet-stream'}\r\n\r\n`;
     push(parts, encodeUTF8(head), blobBytes(value), encodeUTF8('\r\n'));
   }
   push(parts, encodeUTF8(`--${boundary}--\r\n`));

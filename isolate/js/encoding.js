@@ -41,10 +41,9 @@ class TextDecoder {
     this.#rest = null;
     if (stream) {
       const n = incomplete(this.#encoding, bytes);
-      if (n > 0) {
-        this.#rest = sliceBytes(bytes, bytes.length - n);
-        bytes = subBytes(bytes, 0, bytes.length - n);
-      }
+      if (n > 0) this.#rest = sliceBytes(bytes, bytes.length - n);
+      bytes = subBytes(bytes, 0, bytes.length - n);
+      if (this.#encoding === 'iso-2022-jp') this.#rest = concatBytes([lastEscape(bytes), this.#rest ?? []]);
     }
     const begun = this.#begun;
     this.#begun = stream && (begun || bytes.length > 0);
@@ -80,7 +79,14 @@ function incomplete(encoding, bytes) {
       return high >= 0 && (bytes[high] & 0xfc) === 0xd8 ? odd + 2 : odd;
     }
     case 'big5': case 'euc-jp': case 'euc-kr': case 'gb18030': case 'gbk': case 'iso-2022-jp': case 'shift_jis':
-      return n;
+      return host(OP.incomplete, bytes, encoding);
   }
   return 0;
+}
+
+// lastEscape is the sequence that says how the next bytes of ISO-2022-JP are
+// read.
+function lastEscape(bytes) {
+  for (let i = bytes.length - 3; i >= 0; i--) if (bytes[i] === 0x1b) return sliceBytes(bytes, i, i + 3);
+  return [];
 }

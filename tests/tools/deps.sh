@@ -26,6 +26,7 @@ for group in "$@"; do
         command_is_there node nodejs
         command_is_there npm npm
         have 'test -e /etc/ssl/certs/ca-certificates.crt' ca-certificates
+        command_is_there xz xz-utils
         ;;
     run)
         command_is_there node nodejs

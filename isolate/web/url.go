@@ -1,4 +1,4 @@
-package isolate
+package web
 
 import (
 	"errors"
@@ -14,18 +14,28 @@ const maxURL = 1 << 20
 // square.
 const maxAt = 256
 
-var errURL = errors.New("isolate: not a URL")
+// ErrURL says that an address is too long or too odd to be parsed.
+var ErrURL = errors.New("web: not a URL")
 
-// urlRecord is what a URL object of the code shows: its parts, a line each. None
-// of them can have a line break in it.
-func urlRecord(u *url.Url) string {
-	return strings.Join([]string{u.Href(false), urlOrigin(u), u.Protocol(), u.Username(), u.Password(), u.Host(), u.Hostname(), u.Port(), u.Pathname(), u.Search(), u.Hash()}, "\n")
+func record(u *url.Url) string {
+	return strings.Join([]string{u.Href(false), origin(u), u.Protocol(), u.Username(), u.Password(), u.Host(), u.Hostname(), u.Port(), u.Pathname(), u.Search(), u.Hash()}, "\n")
 }
 
-// parseURL parses an address, relative to base if that is not nil.
-func parseURL(input string, base *string) (*url.Url, error) {
+// ParseURL parses an address, relative to base if that is not nil. It gives the
+// record of a URL object: href, origin, protocol, username, password, host,
+// hostname, port, pathname, search and hash, a line each; none of them can have a
+// line break in it.
+func ParseURL(input string, base *string) (string, error) {
+	u, err := parse(input, base)
+	if err != nil {
+		return "", err
+	}
+	return record(u), nil
+}
+
+func parse(input string, base *string) (*url.Url, error) {
 	if !parsable(input) || base != nil && !parsable(*base) {
-		return nil, errURL
+		return nil, ErrURL
 	}
 	if base == nil {
 		return url.Parse(input)
@@ -46,14 +56,15 @@ func parsable(s string) bool {
 	return strings.Count(authority, "@") <= maxAt
 }
 
-// setURL is what an assignment to a property of a URL object does.
-func setURL(href, name, value string) (*url.Url, error) {
-	u, err := parseURL(href, nil)
+// SetURL is what an assignment to a property of a URL object does: it gives the
+// record with it done. A value that makes no sense there changes nothing.
+func SetURL(href, name, value string) (string, error) {
+	u, err := parse(href, nil)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	if len(value) > maxURL || name != "search" && name != "hash" && name != "pathname" && strings.Count(value, "@") > maxAt {
-		return u, nil // as other values that make no sense there
+		return record(u), nil
 	}
 	switch name {
 	case "protocol":
@@ -75,16 +86,16 @@ func setURL(href, name, value string) (*url.Url, error) {
 	case "hash":
 		u.SetHash(value)
 	}
-	return u, nil
+	return record(u), nil
 }
 
-// urlOrigin is the serialized origin.
-func urlOrigin(u *url.Url) string {
+// origin is the serialized origin.
+func origin(u *url.Url) string {
 	switch u.Scheme() {
 	case "http", "https", "ws", "wss", "ftp":
 		return u.Protocol() + "//" + u.Host()
 	case "blob":
-		inner, err := parseURL(u.Pathname(), nil)
+		inner, err := parse(u.Pathname(), nil)
 		if err == nil && (inner.Scheme() == "http" || inner.Scheme() == "https") {
 			return inner.Protocol() + "//" + inner.Host()
 		}

@@ -1,19 +1,21 @@
-package isolate
+package web
 
 import (
 	"encoding/binary"
+	"errors"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 
-	textencoding "golang.org/x/text/encoding"
+	"golang.org/x/text/encoding"
 	"golang.org/x/text/encoding/htmlindex"
+	"golang.org/x/text/transform"
 )
 
-// decodeText makes text of bytes in an encoding by its name. Every longest part
+// Decode makes text of bytes in an encoding by its name. Every longest part
 // that could begin a character and does not becomes one U+FFFD, as the Encoding
 // Standard says; if strict there is no text then.
-func decodeText(b []byte, name string, strict bool) (text string, ok bool) {
+func Decode(b []byte, name string, strict bool) (text string, ok bool) {
 	switch name {
 	case "utf-8":
 		return decodeUTF8(b, strict)
@@ -31,14 +33,58 @@ func decodeText(b []byte, name string, strict bool) (text string, ok bool) {
 		return "", false
 	}
 	text = string(out)
+	if strings.HasPrefix(name, "iso-8859-") || strings.HasPrefix(name, "windows-") {
+		text = withControls(b, text)
+	}
 	// No other encoding has U+FFFD for a character.
 	return text, !strict || !strings.ContainsRune(text, utf8.RuneError)
 }
 
-// encodingName is the name of the encoding with a label, empty if there is none.
-func encodingName(label string) string {
+// withControls gives the bytes of 0x80 to 0x9f in a text of one byte for each
+// character their code points, where the library has no character for them.
+func withControls(b []byte, text string) string {
+	out := []rune(text)
+	for i, c := range b {
+		if i < len(out) && out[i] == utf8.RuneError && c >= 0x80 && c <= 0x9f {
+			out[i] = rune(c)
+		}
+	}
+	return string(out)
+}
+
+// Incomplete is how many bytes at the end of b wait for the rest of their
+// character.
+func Incomplete(b []byte, name string) int {
+	e, err := htmlindex.Get(name)
+	if err != nil {
+		return 0
+	}
+	d := e.NewDecoder()
+	var dst [4096]byte
+	for {
+		_, read, err := d.Transform(dst[:], b, false)
+		b = b[read:]
+		switch {
+		case errors.Is(err, transform.ErrShortSrc) && len(b) < maxCharacter:
+			return len(b)
+		case errors.Is(err, transform.ErrShortDst) && read > 0:
+			continue
+		default:
+			return 0
+		}
+	}
+}
+
+// maxCharacter is more bytes than any character has.
+const maxCharacter = 8
+
+// EncodingName is the name of the encoding with a label, empty if there is none.
+func EncodingName(label string) string {
+	if strings.ContainsFunc(label, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return "" // the caller has taken off the white space that may be there
+	}
 	e, err := htmlindex.Get(label)
-	if err != nil || e == textencoding.Replacement {
+	if err != nil || e == encoding.Replacement {
 		return ""
 	}
 	name, err := htmlindex.Name(e)
@@ -130,9 +176,9 @@ func decodeUTF16(b []byte, order binary.ByteOrder, strict bool) (string, bool) {
 	return s.String(), true
 }
 
-// scalarValues replaces the lone surrogates in text of the guest, which come as
+// ScalarValues replaces the lone surrogates in text of the guest, which come as
 // three bytes each, by U+FFFD, which has three as well.
-func scalarValues(s string) string {
+func ScalarValues(s string) string {
 	if utf8.ValidString(s) {
 		return s
 	}
