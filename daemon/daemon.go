@@ -56,6 +56,10 @@ type Config struct {
 	InitPath string
 	GuestDir string
 	UIDBase  uint32
+	// TenantWorkers is how many worker processes of one tenant each there are at
+	// most, TenantIdle how long one is kept idle; 0 means the pool's own.
+	TenantWorkers int
+	TenantIdle    time.Duration
 	// InProcess runs isolates in this process instead of workers, and no
 	// egress proxy: for tests.
 	InProcess bool

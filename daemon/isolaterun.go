@@ -21,7 +21,7 @@ const (
 )
 
 // isolateLanguages are those that the pool has an engine for.
-var isolateLanguages = []string{"js", "ts", "python"}
+var isolateLanguages = []string{"js", "ts", "python", "wasm"}
 
 // planIsolate decides what the run holds in an isolate.
 func (d *Daemon) planIsolate(p *plan) error {
@@ -126,7 +126,7 @@ func (r *run) completed(ctx context.Context, result *isolate.Result, usage api.U
 	defer r.mu.Unlock()
 	rec := &r.record
 	rec.Phase, rec.Result, rec.Error = result.Phase, result.Value, fromRun(result.Error)
-	rec.Status = result.Status
+	rec.Status, rec.ExitCode = result.Status, result.ExitCode
 	if result.Error != nil && result.Error.Kind == isolate.KindCanceled && ctx.Err() != nil {
 		rec.Error = canceled(ctx) // the pool does not know why
 	}
@@ -156,7 +156,7 @@ func (d *Daemon) failIsolate(ctx context.Context, r *run, err error) {
 
 func isolateRequest(r *run, p *plan) *isolate.Request {
 	req := &isolate.Request{Tenant: r.tenant, RunID: r.id, Language: p.request.Language, Modules: p.modules, Main: p.main,
-		Input: p.request.Input, Env: p.request.Env, Fetch: p.fetch,
+		Args: p.request.Args, Input: p.request.Input, Env: p.request.Env, Fetch: p.fetch, Strict: p.profile.Isolate.Isolation == policy.IsolationStrict,
 		Limits: isolate.Limits{
 			Wall: p.limits.Wall.Std(), CPU: p.limits.CPU.Std(), Memory: p.limits.Memory.Bytes(), Output: p.limits.Output.Bytes(),
 			Result: maxResult, Calls: p.limits.Calls, Requests: p.limits.Requests, Concurrency: maxConcurrentCalls,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -113,10 +114,14 @@ func (d *Daemon) joinRun(q *request, r, old *run) error {
 	return d.answerRun(q, old)
 }
 
-// codeText is what is kept of the code: the code itself, or all modules.
+// codeText is what is kept of the code, as it was sent: the code itself, or all
+// modules.
 func codeText(req *api.RunRequest, modules map[string]string) []byte {
 	if req.Modules == nil {
 		return []byte(req.Code)
+	}
+	if req.Language == "wasm" {
+		modules = req.Modules // binaries are no JSON
 	}
 	// encoding/json sorts the keys, so equal modules give equal bytes.
 	text, _ := json.Marshal(map[string]any{"main": req.Main, "modules": modules})
@@ -147,7 +152,7 @@ func checkRun(req *api.RunRequest) (map[string]string, string, error) {
 	case req.Modules == nil && req.Main != "":
 		return nil, "", api.Invalid("main", "names one of modules, and there are none")
 	case req.Modules == nil:
-		return map[string]string{fileName[req.Language]: req.Code}, fileName[req.Language], nil
+		return decoded(req.Language, map[string]string{fileName[req.Language]: req.Code}, fileName[req.Language])
 	}
 	for name := range req.Modules {
 		if !validModule(name) {
@@ -157,7 +162,32 @@ func checkRun(req *api.RunRequest) (map[string]string, string, error) {
 	if _, ok := req.Modules[req.Main]; !ok {
 		return nil, "", api.Invalid("main", "must name one of modules")
 	}
-	return req.Modules, req.Main, nil
+	return decoded(req.Language, req.Modules, req.Main)
+}
+
+// decoded is the code as it runs: binaries of wasm travel in base64.
+func decoded(language string, modules map[string]string, main string) (map[string]string, string, error) {
+	if language != "wasm" {
+		return modules, main, nil
+	}
+	out := make(map[string]string, len(modules))
+	for name, text := range modules {
+		rest, marked := strings.CutPrefix(text, "base64:")
+		if !marked && name != main && path.Ext(name) != ".wasm" {
+			out[name] = text
+			continue
+		}
+		b, err := base64.StdEncoding.DecodeString(rest)
+		if err != nil {
+			field := fmt.Sprintf("modules[%.80q]", name)
+			if len(modules) == 1 && name == fileName[language] {
+				field = "code"
+			}
+			return nil, "", api.Invalid(field, "is not base64 (with padding), which a Wasm module has to be in JSON: "+err.Error())
+		}
+		out[name] = string(b)
+	}
+	return out, main, nil
 }
 
 var fileName = map[string]string{"js": "main.js", "ts": "main.ts", "python": "main.py", "shell": "main.sh", "wasm": "main.wasm"}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"sandboxd/isolate/guests"
 )
@@ -32,6 +33,11 @@ type Config struct {
 	// Who finds no place waits for a second, with as many others as there are
 	// places, and is then answered ErrBusy; in-process at once.
 	MaxRuns int
+	// TenantWorkers is the number of worker processes that belong to one tenant
+	// each, at most; 0 means 16. TenantIdle is how long one is kept that nobody
+	// uses; 0 means 30 s. In-process there are none.
+	TenantWorkers int
+	TenantIdle    time.Duration
 	// Log gets what an operator should know; nil discards it.
 	Log *slog.Logger
 }

@@ -82,8 +82,12 @@ func warm(ctx context.Context, vm *quickjs.VM) error {
 // runOn runs a job in a clean VM of e. The VM is taken back after finish,
 // because what that costs is nobody's wait.
 func runOn(ctx context.Context, e *engines, job *jobMessage, host Host, finish func(*Result, error)) {
-	if job.Request.Language == languagePython {
+	switch job.Request.Language {
+	case languagePython:
 		e.runPython(ctx, job, host, finish)
+		return
+	case languageWasm:
+		e.runWasm(ctx, job, host, finish)
 		return
 	}
 	vm, err := e.js.Get(ctx)

@@ -55,6 +55,9 @@ func (p *inProcess) Run(ctx context.Context, req *Request, host Host) (*Result, 
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
+	if req.Language == languageWasm {
+		return nil, requestError("language", "is wasm, which runs in worker processes only; here everything runs in one process")
+	}
 	if err := p.enter(); err != nil {
 		return nil, err
 	}

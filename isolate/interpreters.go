@@ -22,7 +22,9 @@ const (
 
 // engines are the interpreters of one process.
 type engines struct {
-	js *quickjs.Engine
+	js *quickjs.Engine // nil where there is none
+	// modules are nil where no tenant's own module may run.
+	modules *modules
 
 	mu     sync.Mutex
 	python *cpython.Engine
@@ -34,7 +36,10 @@ type engines struct {
 func (e *engines) close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	err := e.js.Close()
+	var err error
+	if e.js != nil {
+		err = e.js.Close()
+	}
 	if e.python != nil {
 		err = errors.Join(err, e.python.Close())
 	}

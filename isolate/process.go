@@ -1,12 +1,15 @@
 package isolate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -46,10 +49,13 @@ type process struct {
 // privileged process inside; that it can signal nobody is the filter's matter.
 const namespaces = unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP
 
-// start starts worker i.
-func (p *workerPool) start(ctx context.Context, i int) (*process, error) {
-	hello := helloMessage{Streams: p.streams}
-	if p.python != nil {
+// start starts worker i for a kind of runs.
+func (p *workerPool) start(ctx context.Context, i int, kind string) (*process, error) {
+	hello := helloMessage{Kind: kind}
+	if kind == kindShared || kind == kindJS {
+		hello.Streams = p.streams
+	}
+	if p.python != nil && (kind == kindShared || kind == kindPython) {
 		hello.Python = &p.python.State
 	}
 	w, err := p.spawn(ctx, i, hello)
@@ -102,8 +108,11 @@ func (w *process) handshake(ctx context.Context, hello helloMessage) error {
 		return err
 	}
 	f := frame{kind: frameHello, data: b}
-	files := []*os.File{w.pool.guest, w.pool.cache}
-	if python := w.pool.python; python != nil {
+	var files []*os.File
+	if hello.Kind != kindWasm {
+		files = append(files, w.pool.guest, w.pool.cache)
+	}
+	if python := w.pool.python; hello.Python != nil {
 		files = append(files, python.Module, python.Image)
 	}
 	if err := w.conn.Send(f.encode(nil), files...); err != nil {
@@ -214,7 +223,7 @@ func (w *process) fail(reason string, err error) {
 }
 
 func (w *process) dispatch(payload []byte) error {
-	f, err := decodeFrame(payload, string([]rune{frameEvent, frameCall, frameDrop, frameWaiting, frameResult}))
+	f, err := decodeFrame(payload, string([]rune{frameEvent, frameCall, frameDrop, frameWaiting, frameLoaded, frameResult}))
 	if err != nil {
 		return err
 	}
@@ -275,6 +284,30 @@ func (w *process) allowedMemory() int64 {
 		n += 2*r.req.Limits.Memory + 2*MaxAnswer
 	}
 	return n
+}
+
+// processorTime reads what the kernel counts of a process: of all threads, in
+// user and kernel mode. As for residentMemory, the pid is a child's.
+func processorTime(pid int) (time.Duration, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name may hold anything, and ends with the last bracket.
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	const user, system, tick = 11, 12, time.Second / 100
+	if len(f) <= system {
+		return 0, fmt.Errorf("isolate: /proc/%d/stat is %q", pid, b)
+	}
+	u, err := strconv.ParseInt(f[user], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("isolate: processor time: %w", err)
+	}
+	s, err := strconv.ParseInt(f[system], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("isolate: processor time: %w", err)
+	}
+	return time.Duration(u+s) * tick, nil
 }
 
 // residentMemory reads what the kernel counts of a process. The pid is that of

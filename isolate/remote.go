@@ -24,7 +24,12 @@ type remote struct {
 	// started is when the wall time began.
 	started time.Time
 
+	spent time.Duration // of it, before the worker got the run
+	// loaded is called when the run's module is compiled.
+	loaded func()
+
 	mu         sync.Mutex
+	loading    bool        // the module is being compiled
 	late       *time.Timer // kills the worker if it keeps the run
 	over       bool        // nothing may kill the worker for this run any more
 	overstayed bool        // it is why the worker was killed
@@ -43,13 +48,13 @@ type remote struct {
 }
 
 // run sends a job and waits for its end.
-func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host) (*Result, error) {
+func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host, loaded func()) (*Result, error) {
 	req := job.Request
 	b, err := (&frame{kind: frameRun, run: id}).encodeWith(job)
 	if err != nil {
 		return nil, err
 	}
-	r := &remote{w: w, id: id, req: req, host: host, notify: make(chan struct{}, 1)}
+	r := &remote{w: w, id: id, req: req, host: host, notify: make(chan struct{}, 1), loaded: loaded}
 	r.order, _ = host.(OrderHost)
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithCancel(ctx)
@@ -63,9 +68,15 @@ func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host
 		delete(w.runs, id)
 		w.mu.Unlock()
 	}()
-	r.started = time.Now().Add(-job.Spent)
+	r.spent, r.started = job.Spent, time.Now().Add(-job.Spent)
 	// Before the request is sent: a worker that reads nothing blocks that.
-	r.endBy(time.Until(r.started.Add(req.Limits.Wall+overstay)), "a run overstayed its wall time")
+	if job.Wasm != nil && job.Wasm.Module != nil {
+		r.loading = true
+		r.endBy(compileWall, compileReason)
+		go r.watchCompile()
+	} else {
+		r.endBy(time.Until(r.started.Add(req.Limits.Wall+overstay)), wallReason)
+	}
 	defer r.end()
 	stop := context.AfterFunc(ctx, r.cancel)
 	defer stop()
@@ -75,10 +86,17 @@ func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host
 	return r.wait(ctx)
 }
 
+// wallReason is why a worker ends that keeps a run.
+const wallReason = "a run overstayed its wall time"
+
 // endBy kills the worker after a time, in place of what was said before.
 func (r *remote) endBy(d time.Duration, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.endLocked(d, reason)
+}
+
+func (r *remote) endLocked(d time.Duration, reason string) {
 	if r.over {
 		return
 	}
@@ -96,6 +114,13 @@ func (r *remote) endBy(d time.Duration, reason string) {
 	})
 }
 
+// wall is the time that has passed.
+func (r *remote) wall() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Since(r.started)
+}
+
 // end is when the worker has given the run back.
 func (r *remote) end() {
 	r.mu.Lock()
@@ -106,7 +131,7 @@ func (r *remote) end() {
 
 // cancel asks the worker to end the run, which has some time for it.
 func (r *remote) cancel() {
-	left := time.Until(r.started.Add(r.req.Limits.Wall))
+	left := r.req.Limits.Wall - r.wall()
 	r.endBy(overstay+min(left, 0), "a run did not end when it was cancelled")
 	f := frame{kind: frameCancel, run: r.id}
 	if err := r.w.conn.Send(f.encode(nil)); err != nil {
@@ -147,15 +172,34 @@ func (r *remote) lost(ctx context.Context) (*Result, error) {
 		return res, nil
 	}
 	r.mu.Lock()
-	mine := r.overstayed
+	mine, loading := r.overstayed, r.loading
 	r.mu.Unlock()
+	r.w.mu.Lock()
+	closed := r.w.reason == closedReason
+	r.w.mu.Unlock()
 	switch {
+	case loading && !closed && ctx.Err() == nil:
+		// Nothing else ran there, so it is the module's doing.
+		return r.compileFailed(mine), nil
 	case mine && ctx.Err() != nil:
 		return r.killed(&Error{Kind: KindCanceled, Message: "the caller has ended the run"}), nil
 	case mine:
-		return r.killed(limitError("wall", time.Since(r.started).Round(time.Millisecond), r.req.Limits.Wall)), nil
+		return r.killed(limitError("wall", r.wall().Round(time.Millisecond), r.req.Limits.Wall)), nil
 	}
 	return nil, r.workerError()
+}
+
+// compileFailed is the result of a run whose module ended its compiler.
+func (r *remote) compileFailed(late bool) *Result {
+	res := r.killed(limitError("compile", r.wall().Round(time.Millisecond), compileWasm))
+	res.Phase = PhaseNotStarted
+	res.Error.Message = fmt.Sprintf("the module took too long to compile: more than %v of processor time", compileWasm)
+	if !late {
+		res.Error.Message = fmt.Sprintf("the module took too much memory to compile: more than %d bytes", workerMemory)
+		res.Error.Used, res.Error.Allowed = "", text(workerMemory)
+	}
+	res.Error.Hint = "some function in it is too large or too deeply nested"
+	return res
 }
 
 func (r *remote) workerError() error {
@@ -218,6 +262,8 @@ func (r *remote) take(f *frame) error {
 			cancel()
 		}
 		return nil
+	case frameLoaded:
+		return r.takeLoaded()
 	case frameWaiting:
 		if r.order != nil && r.req.Paced {
 			r.order.Waiting(int(min(f.call, 1<<30)))
@@ -236,6 +282,48 @@ func (r *remote) take(f *frame) error {
 	return nil
 }
 
+// compileReason is why a worker ends that does not come to an end of compiling.
+const compileReason = "the compilation of a module took too long"
+
+// watchCompile kills the worker when a compilation has taken too much processor
+// time: on a busy machine an honest one takes long by the clock.
+func (r *remote) watchCompile() {
+	t := time.NewTicker(memoryCheck)
+	defer t.Stop()
+	began, err := processorTime(r.w.cmd.Process.Pid)
+	for {
+		select {
+		case <-r.w.dead:
+			return
+		case <-t.C:
+		}
+		used, uerr := processorTime(r.w.cmd.Process.Pid)
+		r.mu.Lock()
+		over := !r.loading || r.over
+		late := !over && err == nil && uerr == nil && used-began > compileWasm
+		r.overstayed = r.overstayed || late
+		r.mu.Unlock()
+		if late {
+			r.w.fail(compileReason, nil)
+		}
+		if over || late {
+			return
+		}
+	}
+}
+
+// takeLoaded begins the wall time of a run whose module had to be compiled.
+func (r *remote) takeLoaded() error {
+	if !r.loading {
+		return fmt.Errorf("%w: nothing was compiled", errFrame)
+	}
+	spent := r.spent
+	r.loading, r.started = false, time.Now().Add(-spent)
+	r.endLocked(r.req.Limits.Wall+overstay-spent, wallReason)
+	r.loaded()
+	return nil
+}
+
 func (r *remote) takeEvent(f *frame) error {
 	e, err := decode[Event](f.data)
 	if err != nil {
@@ -251,7 +339,7 @@ func (r *remote) takeEvent(f *frame) error {
 	default:
 		return fmt.Errorf("%w: level of an event", errFrame)
 	}
-	if e.Kind != eventStdout && e.Kind != eventStderr || r.req.Language != languagePython {
+	if e.Kind != eventStdout && e.Kind != eventStderr || r.req.Language != languagePython && r.req.Language != languageWasm {
 		e.Kind = eventLog
 	}
 	if len(e.Data) > 0 && !json.Valid(e.Data) {
@@ -332,7 +420,8 @@ func (r *remote) checkResult(res *Result) error {
 	bad := errors.Join(errFrame, errors.New("result"))
 	switch res.Status {
 	case StatusOK:
-		if res.Error != nil || int64(len(res.Value)) > r.req.Limits.Result || !json.Valid(res.Value) {
+		none := r.req.Language == languageWasm && len(res.Value) == 0
+		if res.Error != nil || int64(len(res.Value)) > r.req.Limits.Result || !none && !json.Valid(res.Value) {
 			return bad
 		}
 	case StatusError, StatusKilled:
@@ -346,6 +435,9 @@ func (r *remote) checkResult(res *Result) error {
 		}
 	default:
 		return bad
+	}
+	if r.req.Language != languageWasm {
+		res.ExitCode = nil
 	}
 	switch res.Phase {
 	case PhaseNotStarted, PhaseStarted, PhaseEffectsPossible, PhaseFinished:

@@ -13,6 +13,8 @@ import (
 const (
 	// MaxCode is the largest source of all modules together, in bytes.
 	MaxCode = 1 << 20
+	// MaxWasm is the same for a WebAssembly module and its files.
+	MaxWasm = 16 << 20
 	// MaxModules is the largest number of modules.
 	MaxModules = 256
 	// MaxInput is the largest input, in bytes of JSON.
@@ -34,6 +36,7 @@ const (
 	maxBindings    = 64
 	maxMethods     = 256
 	maxEnv         = 256 << 10
+	maxArgs        = 64 << 10
 	maxWall        = time.Hour
 )
 
@@ -52,13 +55,13 @@ func (r *Request) Validate() error {
 		return requestError("request", "is missing")
 	}
 	switch r.Language {
-	case "js", "ts":
+	case "js", "ts", languageWasm:
 	case languagePython:
 		if r.Limits.Memory > 0 && r.Limits.Memory < MinPythonMemory {
 			return requestError("limits.memory", "is %d, python needs at least %d", r.Limits.Memory, MinPythonMemory)
 		}
 	default:
-		return requestError("language", "is %q; js, ts and python run in an isolate", r.Language)
+		return requestError("language", "is %q; js, ts, python and wasm run in an isolate", r.Language)
 	}
 	if err := r.validateModules(); err != nil {
 		return err
@@ -71,6 +74,9 @@ func (r *Request) Validate() error {
 	}
 	if at, err := checkBytes(r.Input, "input"); err != nil {
 		return requestError(at, "is not base64 (with padding): %v", err)
+	}
+	if err := r.validateArgs(); err != nil {
+		return err
 	}
 	if err := r.validateGrants(); err != nil {
 		return err
@@ -85,18 +91,37 @@ func (r *Request) validateModules() error {
 	if _, ok := r.Modules[r.Main]; !ok {
 		return requestError("main", "names %q, which is not among the modules", r.Main)
 	}
-	size := 0
+	size, most := 0, MaxCode
+	if r.Language == languageWasm {
+		most = MaxWasm
+	}
 	for name, src := range r.Modules {
 		if len(name) > 255 || !moduleName.MatchString(name) {
 			return requestError(fmt.Sprintf("modules[%.80q]", name), "is not a file name that is taken: letters, digits and ._@+- with / between folders, not beginning with a dot")
 		}
 		size += len(src)
-		if strings.IndexByte(src, 0) >= 0 {
+		if r.Language != languageWasm && strings.IndexByte(src, 0) >= 0 {
 			return requestError("modules."+name, "holds a zero byte")
 		}
 	}
-	if size > MaxCode {
-		return requestError("modules", "have %d bytes together, at most %d are taken", size, MaxCode)
+	if size > most {
+		return requestError("modules", "have %d bytes together, at most %d are taken", size, most)
+	}
+	return nil
+}
+
+func (r *Request) validateArgs() error {
+	size := 0
+	for i, a := range r.Args {
+		if size += len(a) + 1; strings.IndexByte(a, 0) >= 0 {
+			return requestError(fmt.Sprintf("args[%d]", i), "holds a zero byte")
+		}
+	}
+	switch {
+	case size > maxArgs:
+		return requestError("args", "have %d bytes, at most %d are taken", size, maxArgs)
+	case size > 0 && r.Language != languageWasm:
+		return requestError("args", "are for wasm; other code has its input")
 	}
 	return nil
 }

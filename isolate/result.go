@@ -68,6 +68,7 @@ func limitError(limit string, used, allowed any) *Error {
 
 var limitText = map[string]string{
 	"wall":     "the run took too long",
+	"compile":  "the module took too long to compile",
 	"cpu":      "the code computed too long",
 	"memory":   "the code wanted too much memory (bytes)",
 	"answers":  "the answers of host calls that the code has not taken yet are too large (bytes)",

@@ -22,11 +22,17 @@ type Pool interface {
 type Request struct {
 	Tenant string
 	RunID  string
-	// Language is "js", "ts" or "python".
+	// Language is "js", "ts", "python" or "wasm".
 	Language string
-	// Modules maps file names to source; Main names the entry.
+	// Modules maps file names to source; Main names the entry. For wasm the
+	// entry is a binary, and the others are files that it can read.
 	Modules map[string]string
 	Main    string
+	// Args follow the program's name (wasm).
+	Args []string
+	// Strict has a worker process of the tenant's own run this. Wasm always has
+	// one.
+	Strict bool
 	// Input is the function's first argument, a JSON value; nil means null.
 	Input json.RawMessage
 	// Env are plain strings, seen as env.NAME beside the bindings.
@@ -148,8 +154,10 @@ type Result struct {
 	Status string
 	Phase  string
 	Value  json.RawMessage
-	Error  *Error
-	Usage  Usage
+	// ExitCode is the status of a program that ended by itself (wasm).
+	ExitCode *int
+	Error    *Error
+	Usage    Usage
 }
 
 // Usage of one run.
@@ -191,7 +199,9 @@ func (e *Error) Error() string { return e.Kind + ": " + e.Message }
 // Stats of a pool.
 type Stats struct {
 	Workers int
-	Running int
-	Runs    uint64
-	Killed  uint64
+	// TenantWorkers are those that belong to one tenant each.
+	TenantWorkers int
+	Running       int
+	Runs          uint64
+	Killed        uint64
 }

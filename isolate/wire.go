@@ -25,6 +25,8 @@ const (
 	frameResult = 'd' // from: how a run ended
 	// from: the run took so many answers, which is its call, and waits
 	frameWaiting = 'w'
+	// from: the run's module is compiled, and its wall time begins
+	frameLoaded = 'm'
 
 	frameCompile  = 't' // to a compiler: a TypeScript module
 	frameCompiled = 'T' // from a compiler: what it made of it
@@ -154,12 +156,15 @@ type helloMessage struct {
 	Compiler bool
 	// Streams is the polyfill of the streams; of a worker that runs JavaScript.
 	Streams string `json:",omitempty"`
+	// Kind is what it shall run: one of kind….
+	Kind string `json:",omitempty"`
 }
 
 // A jobMessage is a request with what was made of its TypeScript.
 type jobMessage struct {
 	Request *Request
 	Units   map[string]*compiled `json:",omitempty"`
+	Wasm    *wasmJob             `json:",omitempty"`
 	// Spent is the wall time that is over already.
 	Spent time.Duration
 }

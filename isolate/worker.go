@@ -62,9 +62,12 @@ func serveWorker(conn *ipc.Conn) error {
 	// processors: what is on its way wakes no thread that looks for work where
 	// there is none, and the runtime's spinning took more of a small call than
 	// its code. Compiling is over, which uses all of them.
-	runtime.GOMAXPROCS(1)
-	ourTurns = newTurns()
-	ourTurns.incoming = w.incoming
+	// A tenant's own modules may compute side by side: only it has the worker.
+	if w.engines.modules == nil {
+		runtime.GOMAXPROCS(1)
+		ourTurns = newTurns()
+		ourTurns.incoming = w.incoming
+	}
 	return w.serve()
 }
 
@@ -123,10 +126,37 @@ func (w *workerSide) prepare(ctx context.Context) (ready readyMessage, err error
 }
 
 func (w *workerSide) boot(ctx context.Context, hello *helloMessage, files []*os.File) error {
+	w.engines = &engines{}
+	if hello.Kind == kindWasm {
+		w.engines.modules = newModules()
+		return nil
+	}
 	if len(files) < 2 || hello.Python != nil && len(files) < 4 {
 		return errors.New("the daemon passed too few descriptors")
 	}
-	wasm, err := io.ReadAll(io.NewSectionReader(files[0], 0, math.MaxInt64))
+	// The directory's own path leads through places that this user may not
+	// enter; the descriptor does not.
+	cache := "/proc/self/fd/" + strconv.Itoa(int(files[1].Fd()))
+	if hello.Kind != kindPython {
+		if err := w.bootJS(ctx, hello, files[0], cache); err != nil {
+			return err
+		}
+	}
+	if hello.Python == nil {
+		return nil
+	}
+	python := &cpython.Snapshot{Module: files[2], Image: files[3], State: *hello.Python}
+	var err error
+	w.engines.python, err = newPython(ctx, python, cache)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "isolate worker: compile without the cache:", err)
+		w.engines.python, err = newPython(ctx, python, "")
+	}
+	return err
+}
+
+func (w *workerSide) bootJS(ctx context.Context, hello *helloMessage, guest *os.File, cache string) error {
+	wasm, err := io.ReadAll(io.NewSectionReader(guest, 0, math.MaxInt64))
 	if err != nil {
 		return fmt.Errorf("read the guest: %w", err)
 	}
@@ -134,28 +164,12 @@ func (w *workerSide) boot(ctx context.Context, hello *helloMessage, files []*os.
 	if err := errors.Join(guests.Check(quickjsGuest, wasm), guests.Check(streamsGuest, []byte(js.streams))); err != nil {
 		return err
 	}
-	// The directory's own path leads through places that this user may not
-	// enter; the descriptor does not.
-	cache := "/proc/self/fd/" + strconv.Itoa(int(files[1].Fd()))
-	w.engines = &engines{}
 	w.engines.js, err = quickjs.New(ctx, engineOptions(js, cache))
 	if err != nil {
 		// The code is not in the cache if the daemon is another build than we
 		// are: we cannot add it, but compile it for ourselves.
 		fmt.Fprintln(os.Stderr, "isolate worker: compile without the cache:", err)
 		w.engines.js, err = quickjs.New(ctx, engineOptions(js, ""))
-	}
-	if err != nil {
-		return err
-	}
-	if hello.Python == nil {
-		return nil
-	}
-	python := &cpython.Snapshot{Module: files[2], Image: files[3], State: *hello.Python}
-	w.engines.python, err = newPython(ctx, python, cache)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "isolate worker: compile without the cache:", err)
-		w.engines.python, err = newPython(ctx, python, "")
 	}
 	return err
 }
@@ -328,6 +342,9 @@ func (r *workerRun) taken(size int) {
 	defer r.mu.Unlock()
 	r.held -= int64(size)
 }
+
+// compiled implements loader.
+func (r *workerRun) compiled() { _ = r.w.send(&frame{kind: frameLoaded, run: r.id}) }
 
 // waiting implements caller.
 func (r *workerRun) waiting(taken int) {

@@ -36,6 +36,7 @@ type workerPool struct {
 	cfg      Config
 	log      *slog.Logger
 	compiler *compiler
+	tenants  *tenants
 	guest    *os.File // sealed memfd
 	streams  string   // the polyfill
 	python   *cpython.Snapshot
@@ -79,7 +80,7 @@ func NewWorkers(ctx context.Context, cfg Config) (Pool, error) {
 		cfg.MaxRuns = runsPerWorker * cfg.Workers
 	}
 	p := &workerPool{cfg: cfg, log: cfg.Log, workers: make([]*process, cfg.Workers), changed: make(chan struct{}), places: newPlaces(cfg.MaxRuns)}
-	p.compiler = newCompiler(p)
+	p.compiler, p.tenants = newCompiler(p), newTenants(p)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := p.prepare(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -197,7 +198,7 @@ func (p *workerPool) startAll(ctx context.Context) error {
 	}
 	for i := range p.workers {
 		go func() {
-			w, err := p.start(ctx, i)
+			w, err := p.start(ctx, i, kindShared)
 			if err == nil {
 				p.install(i, w)
 				p.group.Go(func() { p.supervise(i, w) })
@@ -228,7 +229,7 @@ func (p *workerPool) supervise(i int, w *process) {
 		p.install(i, nil)
 		w.wait()
 		ok := p.restart(i, func() (err error) {
-			if w, err = p.start(p.ctx, i); err == nil {
+			if w, err = p.start(p.ctx, i, kindShared); err == nil {
 				p.install(i, w)
 			}
 			return err
@@ -343,6 +344,9 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 		return nil, err
 	}
 	defer p.places.give(req.Tenant)
+	if kindOf(req) != kindShared {
+		return p.runOwn(ctx, req, host)
+	}
 	w, err := p.pick(ctx, req.Tenant)
 	if err != nil {
 		return nil, err
@@ -353,7 +357,7 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 	if err != nil || early != nil {
 		return early, err
 	}
-	res, err := w.run(ctx, p.lastRun.Add(1), job, host)
+	res, err := w.run(ctx, p.lastRun.Add(1), job, host, nil)
 	if err != nil || res.Status == StatusKilled {
 		p.killed.Add(1)
 	}
@@ -387,7 +391,7 @@ func (p *workerPool) compile(ctx context.Context, req *Request) (job *jobMessage
 func (p *workerPool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Running: p.places.count(), Runs: p.runs.Load(), Killed: p.killed.Load()}
+	s := Stats{Running: p.places.count(), Runs: p.runs.Load(), Killed: p.killed.Load(), TenantWorkers: p.tenants.count()}
 	for _, w := range p.workers {
 		if w != nil {
 			s.Workers++
@@ -410,6 +414,7 @@ func (p *workerPool) Close() error {
 		}
 	}
 	p.group.Wait()
+	p.tenants.close()
 	p.compiler.close()
 	var errs []error
 	for _, c := range []io.Closer{p.guest, p.cache} {

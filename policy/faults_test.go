@@ -70,6 +70,7 @@ func TestFaults(t *testing.T) {
 		{"isolate null", inProfile("isolate:"), 4, "profiles.p.isolate", "has no value"},
 		{"no languages", inProfile("isolate: {fetch: true}"), 4, "profiles.p.isolate", "has no languages"},
 		{"language", inProfile("isolate: {languages: [js, perl]}"), 4, "profiles.p.isolate.languages[1]", `is "perl"; possible: js, ts, python, wasm`},
+		{"isolation", inProfile("isolate: {languages: [js], isolation: some}"), 4, "profiles.p.isolate.isolation", `is "some"; possible: shared, strict`},
 		{"languages not a list", inProfile("isolate: {languages: js}"), 4, "profiles.p.isolate.languages", "want a list"},
 		{"fetch tag", inProfile("isolate: {languages: [js], fetch: !!bool ''}"), 4, "profiles.p.isolate.fetch", "want true or false"},
 		{"fetch", inProfile("isolate: {languages: [js], fetch: 'true'}"), 4, "profiles.p.isolate.fetch", "want true or false"},

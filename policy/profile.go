@@ -54,12 +54,17 @@ func (r *reader) isolate(n *yaml.Node, field string) *IsolateGrant {
 		"recordings": func(n *yaml.Node, path string) {
 			r.recordings(n, path, &g.Recordings)
 		},
+		"isolation": r.word(&g.Isolation, "shared or strict", func(s string) error { return checkOneOf(s, []string{IsolationShared, IsolationStrict}) }),
 		"limits": func(n *yaml.Node, path string) {
 			r.limits(n, path, &g.Limits, isolateLimits, "an isolate")
 		},
 	})
 	if n.Kind == yaml.MappingNode && !hasKey(n, "languages") {
 		r.fail(n, field, "has no languages; write languages: [js, ts]")
+	}
+	if g.Isolation == "" {
+		g.Isolation = IsolationShared
+		r.note(field+".isolation", g.Isolation, 0)
 	}
 	r.defaults(field, &g.Limits, IsolateDefaults())
 	r.noteRecording(field, g)

@@ -82,13 +82,23 @@ type Profile struct {
 	Egress  []Rule        `json:"egress,omitempty"`
 }
 
+// What IsolateGrant.Isolation may be.
+const (
+	IsolationShared = "shared"
+	IsolationStrict = "strict"
+)
+
 // An IsolateGrant lets a tenant run code in isolates.
 type IsolateGrant struct {
 	Languages []string           `json:"languages" yaml:"languages"`
 	Bindings  map[string]Binding `json:"bindings,omitempty" yaml:"bindings,omitempty"`
 	// Fetch lets a run ask for outbound requests; Profile.Egress says where.
-	Fetch  bool   `json:"fetch,omitempty" yaml:"fetch,omitempty"`
-	Limits Limits `json:"limits" yaml:"limits,omitempty"`
+	Fetch bool `json:"fetch,omitempty" yaml:"fetch,omitempty"`
+	// Isolation is "shared" (the default: worker processes run the code of
+	// several tenants) or "strict" (each tenant has its own; the first run waits
+	// for one to start).
+	Isolation string `json:"isolation,omitempty" yaml:"isolation,omitempty"`
+	Limits    Limits `json:"limits" yaml:"limits,omitempty"`
 	// Record says which runs are kept for replay: "deterministic" (the
 	// default), "all" or "off". A run that is recorded is deterministic.
 	Record     string     `json:"record" yaml:"record,omitempty"`

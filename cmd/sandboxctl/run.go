@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,7 +24,7 @@ var languages = map[string]string{".js": "js", ".mjs": "js", ".ts": "ts", ".mts"
 // runFlags are the flags of run.
 type runFlags struct {
 	tenant, language, input, environment, id string
-	needs, allow, bind, env                  []string
+	needs, allow, bind, env, args            []string
 	noBindings, record, seeded               bool
 	seed                                     uint64
 	clock                                    string
@@ -39,9 +40,14 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run code once",
 		Long: `Runs a file, or standard input, for a tenant. The result goes to stdout, logs and
 errors to stderr. It exits with 0, with 1 if the code failed or was killed, and
-with 3 if it was refused.`,
+with 3 if it was refused.
+
+A WebAssembly module (WASI preview 1) gets the input on its standard input. Its
+result is what it gives to sandboxd.result, or its standard output if that is one
+JSON value.`,
 		Example: `  sandboxctl run -t alice --allow api.example.com --input '{"n": 1}' skill.ts
-  echo 'export default (input) => input * 2' | sandboxctl run -l js --input 21 -`,
+  echo 'export default (input) => input * 2' | sandboxctl run -l js --input 21 -
+  sandboxctl run --arg -v --input '{"n": 1}' tool.wasm`,
 		Args: args(1, 1, "one FILE, or - for standard input"),
 		RunE: func(c *cobra.Command, given []string) error {
 			f.seeded = c.Flags().Changed("seed")
@@ -62,6 +68,7 @@ with 3 if it was refused.`,
 	fl.StringSliceVar(&f.bind, "bind", nil, "binding that it holds, NAME (default: all that policy grants); may be repeated")
 	fl.BoolVar(&f.noBindings, "no-bindings", false, "hold no binding")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code, not for secrets; may be repeated")
+	fl.StringArrayVar(&f.args, "arg", nil, "argument after the program's name (wasm); may be repeated")
 	fl.StringVar(&f.id, "id", "", "run id of your own: the same again follows, never runs twice")
 	fl.BoolVar(&f.record, "record", false, "keep what `sandboxctl runs replay` needs")
 	fl.Uint64Var(&f.seed, "seed", 0, "make the run deterministic with this seed")
@@ -126,7 +133,9 @@ func (a *app) printOutput(e *api.Event) error {
 }
 
 func (a *app) printRun(r *api.Run) error {
-	if len(r.Result) > 0 && string(r.Result) != "null" {
+	// What a Wasm program printed is on the screen already.
+	printed := r.Language == "wasm" && bytes.Equal(bytes.TrimSpace([]byte(r.Stdout)), r.Result)
+	if len(r.Result) > 0 && string(r.Result) != "null" && !printed {
 		var pretty bytes.Buffer
 		if err := json.Indent(&pretty, r.Result, "", "  "); err != nil {
 			return err
@@ -164,19 +173,26 @@ func runExit(r *api.Run) error {
 
 // runRequest builds the request from flags and file.
 func (a *app) runRequest(f *runFlags, file string) (*api.RunRequest, error) {
-	req := &api.RunRequest{Language: f.language, Needs: f.needs, Environment: f.environment, RunID: f.id, Record: f.record}
+	req := &api.RunRequest{Language: f.language, Needs: f.needs, Environment: f.environment, RunID: f.id, Record: f.record, Args: f.args}
 	var err error
 	if req.Deterministic, err = f.deterministic(); err != nil {
 		return nil, err
 	}
-	if req.Language == "" {
-		if req.Language = languages[filepath.Ext(file)]; req.Language == "" {
-			return nil, usagef("the language of %s is not known by its ending; name it with -l js, ts, python, wasm or shell", file)
-		}
-	}
 	code, err := a.readFile(file)
 	if err != nil {
 		return nil, err
+	}
+	if req.Language == "" {
+		req.Language = languages[filepath.Ext(file)]
+		if bytes.HasPrefix(code, []byte("\x00asm")) {
+			req.Language = "wasm"
+		}
+		if req.Language == "" {
+			return nil, usagef("the language of %s is not known by its ending; name it with -l js, ts, python, wasm or shell", file)
+		}
+	}
+	if req.Language == "wasm" {
+		code = base64.StdEncoding.AppendEncode(nil, code)
 	}
 	if file == "-" {
 		req.Code = string(code)

@@ -48,7 +48,7 @@ callers:
 profiles:
   dev:
     isolate:
-      languages: [js, ts, python]
+      languages: [js, ts, python, wasm]
       bindings: {db: {type: db}, kv: {type: kv}, log: {type: log}}
     jail:
       template: host

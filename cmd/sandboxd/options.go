@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -22,8 +23,13 @@ type options struct {
 	initPath, guests                    string
 	uidBase                             uint32
 	bestEffort                          bool
+	tenantWorkers                       int
+	tenantIdle                          time.Duration
 	logLevel                            string
 }
+
+// maxTenantWorkers bounds --tenant-workers: each has a user id of its own.
+const maxTenantWorkers = 1024
 
 // defaultUIDBase is the first of the users that the daemon gives away: 0x38000000.
 const defaultUIDBase = 939524096
@@ -34,6 +40,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.initPath, "init", "", "the sandbox-init binary (default: beside sandboxd, then /usr/lib/sandboxd)")
 	f.StringVar(&o.guests, "guests", "", "folder with the interpreter images (default: beside sandboxd, then /usr/lib/sandboxd)")
 	f.Uint32Var(&o.uidBase, "uid-base", defaultUIDBase, "first of the user ids for roles and tenants")
+	f.IntVar(&o.tenantWorkers, "tenant-workers", 16, "most isolate workers that belong to one tenant each (Wasm, isolation: strict)")
+	f.DurationVar(&o.tenantIdle, "tenant-idle", 30*time.Second, "how long such a worker is kept that nobody uses")
 	f.BoolVar(&o.bestEffort, "best-effort", o.bestEffort, "make jails although this host cannot enforce every limit")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "debug, info, warn or error")
 }
@@ -48,7 +56,14 @@ func (o *options) logger() (*slog.Logger, error) {
 
 // config is what both commands know.
 func (o *options) config(log *slog.Logger) (daemon.Config, error) {
-	cfg := daemon.Config{Version: versionText(), UIDBase: o.uidBase, BestEffort: o.bestEffort, Log: log, Exe: "/proc/self/exe"}
+	cfg := daemon.Config{Version: versionText(), UIDBase: o.uidBase, BestEffort: o.bestEffort, Log: log, Exe: "/proc/self/exe",
+		TenantWorkers: o.tenantWorkers, TenantIdle: o.tenantIdle}
+	if o.tenantWorkers < 1 || o.tenantWorkers > maxTenantWorkers {
+		return cfg, fmt.Errorf("--tenant-workers: %d is not 1 to %d", o.tenantWorkers, maxTenantWorkers)
+	}
+	if o.tenantIdle < time.Second {
+		return cfg, fmt.Errorf("--tenant-idle: %v is less than a second", o.tenantIdle)
+	}
 	var err error
 	if cfg.InitPath, err = beside(o.initPath, "sandbox-init"); err != nil {
 		return cfg, err

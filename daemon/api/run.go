@@ -10,9 +10,10 @@ import (
 // RunRequest runs code once.
 type RunRequest struct {
 	Language      string                    `json:"language" required:"true" enum:"js,ts,python,wasm,shell" doc:"Language of the code."`
-	Code          string                    `json:"code,omitempty" doc:"The code, when it is one file."`
-	Modules       map[string]string         `json:"modules,omitempty" max:"1000" doc:"File names and their source, in place of code."`
+	Code          string                    `json:"code,omitempty" doc:"The code, when it is one file; a Wasm module in base64."`
+	Modules       map[string]string         `json:"modules,omitempty" max:"1000" doc:"File names and their source, in place of code. For wasm the main and .wasm files are base64, and so is what begins with base64: ; the others are text. Files beside main are in the file system that the module sees."`
 	Main          string                    `json:"main,omitempty" max:"1024" doc:"The entry among modules."`
+	Args          []string                  `json:"args,omitempty" max:"256" doc:"Arguments after the program's name (wasm)."`
 	Input         json.RawMessage           `json:"input,omitempty" doc:"Any JSON value: the function's first argument; in a jail, the program's standard input."`
 	Env           map[string]string         `json:"env,omitempty" max:"256" doc:"Plain strings for the code. Not for secrets: they are visible to it."`
 	Needs         []string                  `json:"needs,omitempty" max:"8" enum:"filesystem,process,packages" doc:"What of Linux the step needs; empty means an isolate."`
@@ -63,8 +64,8 @@ type Run struct {
 	Environment string          `json:"environment,omitempty" enum:"isolate,jail"`
 	Language    string          `json:"language,omitempty"`
 	Status      string          `json:"status" required:"true" enum:"running,ok,error,refused,killed"`
-	Result      json.RawMessage `json:"result,omitempty" doc:"What the function returned."`
-	ExitCode    *int            `json:"exit_code,omitempty" doc:"Of a run in a jail, from waitid."`
+	Result      json.RawMessage `json:"result,omitempty" doc:"What the function returned. Of a Wasm program: what it gave to sandboxd.result, else its standard output if that is one JSON value."`
+	ExitCode    *int            `json:"exit_code,omitempty" doc:"Of a run in a jail, from waitid; of a Wasm program that ended by itself."`
 	Signal      string          `json:"signal,omitempty"`
 	Stdout      string          `json:"stdout,omitempty" doc:"Hostile text; bytes that are not UTF-8 are replaced here and exact in the events."`
 	Stderr      string          `json:"stderr,omitempty"`

@@ -68,6 +68,9 @@ func (a *assembler) plan(info *Info) error {
 
 func (a *assembler) planMeter() error {
 	if !a.o.Meter {
+		if a.o.StackExport != "" {
+			return &OptionError{"StackExport", "needs Meter"}
+		}
 		return nil
 	}
 	if a.o.FuelExport == "" || a.o.OutOfFuelModule == "" || a.o.OutOfFuelName == "" {
@@ -100,6 +103,12 @@ func (a *assembler) checkExports() error {
 		}
 		taken[a.o.FuelExport] = true
 	}
+	if name := a.o.StackExport; name != "" {
+		if taken[name] {
+			return &OptionError{"StackExport", quote(name) + " is exported already"}
+		}
+		taken[name] = true
+	}
 	for _, e := range a.exports {
 		if taken[e.Name] {
 			return &OptionError{"Exports", quote(e.Name) + " is exported already"}
@@ -129,8 +138,12 @@ func (a *assembler) section(id int) ([]byte, error) {
 	case secMemory:
 		return a.memories()
 	case secGlobal:
-		if a.o.Meter {
-			return a.extended(id, 1, []byte{byte(I64), 1, opI64Const, 0, opEnd}), nil
+		fuel, stack := []byte{byte(I64), 1, opI64Const, 0, opEnd}, []byte{byte(I32), 1, opI32Const, 0, opEnd}
+		switch {
+		case a.o.StackExport != "":
+			return a.extended(id, 2, append(fuel, stack...)), nil
+		case a.o.Meter:
+			return a.extended(id, 1, fuel), nil
 		}
 	case secExport:
 		return a.exportSection(), nil
@@ -244,6 +257,10 @@ func (a *assembler) exportSection() []byte {
 		add(a.o.FuelExport, KindGlobal, uint32(len(a.info.Globals)))
 		n++
 	}
+	if a.o.StackExport != "" {
+		add(a.o.StackExport, KindGlobal, uint32(len(a.info.Globals))+1)
+		n++
+	}
 	return a.extended(secExport, n, more)
 }
 
@@ -276,6 +293,7 @@ func (a *assembler) code() ([]byte, error) {
 		return a.extended(secCode, 0, nil), nil
 	}
 	e := emitter{m: a.module, exit: map[int32]*exits{}, fuel: uint32(len(a.info.Globals)), oof: uint32(a.info.ImportedFunctions)}
+	e.a.stack = a.o.StackExport != ""
 	out := make([]byte, 0, a.info.CodeBytes*3/2)
 	out = appendU32(out, uint32(len(a.bodies)))
 	for i := range a.bodies {

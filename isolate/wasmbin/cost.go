@@ -26,6 +26,12 @@ const (
 	// than this together.
 	maxLeaf = 4096
 
+	// A frame of compiled code, in bytes: what it has anyway, for each local (a
+	// vector has 16), and what it may spill of a body of so many bytes.
+	frameBase  = 64
+	frameLocal = 16
+	frameCode  = 4
+
 	bulkShift   = 3    // memory.fill, copy, init: one unit for 8 bytes
 	costPage    = 8192 // memory.grow: one page, zeroed
 	costElement = 1    // table.*: one element

@@ -13,6 +13,8 @@ type emitter struct {
 	// Locals of the function at hand: the fuel of call-free loops, an operand
 	// and a result.
 	held, operand, result uint32
+	// frame is what the function at hand takes of the stack.
+	frame int64
 }
 
 // function appends the body of function fn (imports counted), without its size.
@@ -24,6 +26,7 @@ func (e *emitter) function(fn int) *Error {
 	if r.err != nil {
 		return r.err
 	}
+	e.frame = frameBase + frameLocal*int64(b.locals) + int64(b.code.end-b.code.pos)/frameCode
 	holds := e.findRoots()
 	e.findExits()
 	if !e.locals(b, holds) {
@@ -139,7 +142,27 @@ func (e *emitter) patch(p *patch) {
 		e.bulk(p, held)
 	case patchGrow:
 		e.grow(p, held)
+	case patchDown:
+		e.down()
+	case patchUp:
+		e.move(opI32Add)
 	}
+}
+
+// down takes the frame of a call from the stack, and asks the host if there is
+// not enough.
+func (e *emitter) down() {
+	e.move(opI32Sub)
+	e.op(opGlobalGet, e.fuel+1)
+	e.out = append(e.out, opI32Const, 0, opI32LtS, opIf, blockEmpty)
+	e.op(opCall, e.oof)
+	e.out = append(e.out, opEnd)
+}
+
+func (e *emitter) move(op byte) {
+	e.op(opGlobalGet, e.fuel+1)
+	e.out = append(appendS64(append(e.out, opI32Const), e.frame), op)
+	e.op(opGlobalSet, e.fuel+1)
 }
 
 // take moves the fuel from the global to the local, release moves it back.

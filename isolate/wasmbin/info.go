@@ -113,6 +113,8 @@ type Info struct {
 	Types   int
 	Imports []Import
 	Exports []Export
+	// ExportedFuncs are the signatures of exported functions.
+	ExportedFuncs map[string]FuncType
 	// Functions counts the defined ones, ImportedFunctions the others.
 	Functions, ImportedFunctions int
 	// Tables, Memories and Globals include imported ones, which come first.
@@ -121,6 +123,7 @@ type Info struct {
 	Globals  []Global
 
 	HasStart       bool
+	Start          uint32 // the start function's index, if HasStart
 	DataSegments   int
 	PassiveData    int // of DataSegments
 	DataBytes      int

@@ -19,6 +19,8 @@ const (
 	patchBack          // a br to a loop, which charges
 	patchBackIf        // a br_if to a loop, which charges if it is taken
 	patchTable         // replaces the labels of br_table, from targets[arg]
+	patchDown          // a call begins: takes the frame from the stack
+	patchUp            // it has returned
 )
 
 // A patch is a change at a position of a body. Patches stand in the order of
@@ -96,6 +98,7 @@ type meter struct {
 	split        bool // it began after a call
 
 	calls bool // the function calls something
+	stack bool // calls are to take their frames from the stack
 }
 
 // analyse fills regions and patches for the expression at r, which walk has
@@ -239,8 +242,15 @@ func (a *meter) bare() bool {
 
 func (a *meter) call(live bool) {
 	in := &a.in
+	frames := a.stack && live && in.op != opRefFunc
+	if frames {
+		a.patch(patch{pos: uint32(in.pos), kind: patchDown})
+	}
 	if in.op != opCallIndirect {
 		a.patch(patch{pos: uint32(in.imm), skip: uint32(in.end - in.imm), kind: patchCall, arg: int64(in.index)})
+	}
+	if frames {
+		a.patch(patch{pos: uint32(in.end), kind: patchUp})
 	}
 	if !live || in.op == opRefFunc {
 		return

@@ -181,7 +181,7 @@ func (m *module) readContent(id int, r *reader) {
 		m.readExports(r)
 	case secStart:
 		m.start = m.funcIndex(r)
-		m.info.HasStart = true
+		m.info.HasStart, m.info.Start = true, m.start
 	case secElement:
 		m.readElements(r)
 	case secDataCount:

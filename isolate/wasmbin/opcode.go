@@ -32,7 +32,10 @@ const (
 	opF32Const     = 0x43
 	opF64Const     = 0x44
 	opI32Ne        = 0x47
+	opI32LtS       = 0x48
 	opI64LtS       = 0x53
+	opI32Add       = 0x6a
+	opI32Sub       = 0x6b
 	opI64Sub       = 0x7d
 	opI64Mul       = 0x7e
 	opI64ShrU      = 0x88

@@ -13,6 +13,13 @@ type Options struct {
 	// the global, or ends the run by panicking.
 	OutOfFuelModule, OutOfFuelName string
 
+	// StackExport, where not empty, names a mutable i32 global that holds how
+	// much stack is left, in bytes by estimate. Each call takes the caller's
+	// frame from it while it lasts, and calls the out-of-fuel function when it is
+	// negative, which has to end the run. The host sets it: it starts at zero.
+	// Needs Meter.
+	StackExport string
+
 	// StripData makes active data segments empty: for instances whose memory
 	// comes from an image. Refused where the module uses data.drop.
 	StripData bool

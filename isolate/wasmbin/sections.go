@@ -175,6 +175,12 @@ func (m *module) readExports(r *reader) {
 			return
 		}
 		seen[e.Name] = true
+		if e.Kind == KindFunc {
+			if m.info.ExportedFuncs == nil {
+				m.info.ExportedFuncs = map[string]FuncType{}
+			}
+			m.info.ExportedFuncs[e.Name] = m.types[m.funcs[e.Index]]
+		}
 		m.info.Exports = append(m.info.Exports, e)
 	}
 }

@@ -60,7 +60,7 @@ callers:
 profiles:
   agent:
     isolate:
-      languages: [js, ts, python]
+      languages: [js, ts, python, wasm]
       bindings: {DB: {type: db}, KV: {type: kv}, LOG: {type: log}, SEARCH: {type: tools, methods: [find, fail]}}
       fetch: true
       limits: {wall: %[2]s, cpu: %[3]s, memory: 32MiB, output: 64KiB, requests: 5}
