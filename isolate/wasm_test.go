@@ -181,4 +181,3 @@ func TestWasmLimits(t *testing.T) {
 	}
 	check(t, run1(t, p, wasmRequest(t, `{"do":"spin","n":3}`), nil), &fakeHost{}, want{})
 }
-
