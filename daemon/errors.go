@@ -133,7 +133,11 @@ func fromJail(err error) *api.Error {
 	case errors.Is(err, jail.ErrGone):
 		return &api.Error{Code: api.CodeGone, Message: "the jail or the history asked for is gone"}
 	case errors.Is(err, jail.ErrBusy):
-		return &api.Error{Code: api.CodeBusy, Message: "the jail runs as many commands, or has as many watches, as it may", Retryable: true}
+		return &api.Error{Code: api.CodeBusy, Message: "the jail runs as many commands, or has as many watches, as it may, or a snapshot is being made", Retryable: true}
+	case errors.Is(err, jail.ErrNotFound):
+		return &api.Error{Code: api.CodeNotFound, Field: "snapshot", Message: "the tenant has no such snapshot"}
+	case errors.Is(err, jail.ErrSnapshotLimit):
+		return &api.Error{Code: api.CodeLimit, Limit: "snapshots", Message: "the tenant has as many snapshots, or as many bytes in them, as it may", Hint: "delete some: DELETE …/jail/snapshots/{id}"}
 	case errors.Is(err, jail.ErrTooLarge):
 		return &api.Error{Code: api.CodeTooLarge, Message: "the file or listing is over the limit"}
 	case errors.Is(err, jail.ErrNotRegular):

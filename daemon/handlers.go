@@ -27,6 +27,8 @@ func (d *Daemon) handlers() map[string]handler {
 		"ports": d.handlePorts, "port-expose": d.handleExpose, "port-get": d.handlePortGet, "port-close": d.handlePortClose,
 		"file-get": d.handleFileGet, "file-put": d.handleFilePut, "file-delete": d.handleFileDelete, "file-post": d.handleFilePost,
 		"archive-get": d.handleArchiveGet, "archive-put": d.handleArchivePut, "watch": d.handleWatch, "git": d.handleGit,
+		"snapshots": d.handleSnapshots, "snapshot-create": d.handleSnapshotCreate, "snapshot-delete": d.handleSnapshotDelete,
+		"snapshot-restore": d.handleSnapshotRestore, "export": d.handleExport, "diff": d.handleDiff,
 		"kv-list": d.handleKVList, "kv-get": d.handleKVGet, "kv-put": d.handleKVPut, "kv-delete": d.handleKVDelete,
 		"db-query": d.handleQuery, "db-exec": d.handleDBExec,
 		"policy": d.handlePolicy, "status": d.handleStatus, "doctor": d.handleDoctor, "audit-verify": d.handleVerify,
@@ -162,7 +164,7 @@ func (d *Daemon) handleJailCreate(q *request) error {
 	if created {
 		status = http.StatusCreated
 		if req.Lease == "connection" {
-			q.peer.whenClosed(func() { j.end("lease") })
+			d.tenants.lease(j, q.peer)
 		}
 	}
 	return q.reply(status, j.describe())

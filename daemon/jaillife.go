@@ -27,6 +27,7 @@ type tenantJail struct {
 	tenant    string
 	grant     *policy.JailGrant
 	template  string
+	request   api.JailRequest // as it was made
 	limits    policy.Limits
 	ephemeral bool
 	created   time.Time
@@ -42,6 +43,7 @@ type tenantJail struct {
 
 	mu       sync.Mutex
 	active   int                   // guarded by mu
+	lease    *peer                 // guarded by mu: whose end is this jail's, nil if nobody's
 	frozen   bool                  // guarded by mu; written with state held
 	ending   bool                  // guarded by mu
 	idle     *time.Timer           // guarded by mu
@@ -65,7 +67,7 @@ func (d *Daemon) createJail(ctx context.Context, tenant string, caller policy.Ca
 	if err != nil {
 		return nil, err
 	}
-	j := &tenantJail{d: d, tenant: tenant, grant: profile.Jail, template: profile.Jail.Template, limits: limits, ephemeral: req.Workspace == "ephemeral",
+	j := &tenantJail{d: d, tenant: tenant, grant: profile.Jail, template: profile.Jail.Template, request: *req, limits: limits, ephemeral: req.Workspace == "ephemeral",
 		created: time.Now().UTC(), gone: make(chan struct{}), execs: map[string]*execution{}, noEgress: func() {}}
 	j.deadline = j.created.Add(limits.Lifetime.Std())
 	if _, err := d.record(ctx, audit.Record{Kind: audit.KindJail, Tenant: tenant, Caller: caller, Fields: map[string]any{

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"sandboxd/daemon/api"
 	"sandboxd/policy"
@@ -101,10 +102,18 @@ func (t *tenantTable) acquire(ctx context.Context, tenant string, caller policy.
 	if !t.d.begin() {
 		return nil, false, errStopping
 	}
-	j, err = t.d.createJail(ctx, tenant, caller, req)
+	if j, err = t.create(ctx, s, tenant, caller, req); err != nil {
+		return nil, false, err
+	}
+	return j, true, j.use(ctx)
+}
+
+// create makes the tenant's jail; the caller has its turn and d.begin was true.
+func (t *tenantTable) create(ctx context.Context, s *slot, tenant string, caller policy.Caller, req *api.JailRequest) (*tenantJail, error) {
+	j, err := t.d.createJail(ctx, tenant, caller, req)
 	if err != nil {
 		t.d.work.Done()
-		return nil, false, err
+		return nil, err
 	}
 	t.mu.Lock()
 	s.jail = j
@@ -113,9 +122,66 @@ func (t *tenantTable) acquire(ctx context.Context, tenant string, caller policy.
 	if t.d.stopping.Load() {
 		// It came too late for closeAll to see it.
 		go j.end("daemon_stop")
-		return nil, false, errStopping
+		return nil, errStopping
 	}
-	return j, true, j.use(ctx)
+	return j, nil
+}
+
+// lease ends the tenant's jail with the connection: the jail that it has then,
+// if it is still leased to it.
+func (t *tenantTable) lease(j *tenantJail, p *peer) {
+	j.mu.Lock()
+	j.lease = p
+	j.mu.Unlock()
+	p.whenClosed(func() {
+		if j := t.find(j.tenant); j != nil && j.leasedTo() == p {
+			j.end("lease")
+		}
+	})
+}
+
+func (j *tenantJail) leasedTo() *peer {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.lease
+}
+
+// replace ends the tenant's jail, runs change, and makes a jail like it again,
+// which lives no longer than the old one would have. Without a jail it only runs
+// change.
+func (t *tenantTable) replace(ctx context.Context, tenant string, caller policy.Caller, cause string, change func() error) error {
+	s := t.ref(tenant)
+	defer t.unref(tenant, s)
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	old := t.find(tenant)
+	if old == nil {
+		return change()
+	}
+	if err := old.destroy(ctx, cause); err != nil {
+		return err
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	left := time.Until(old.deadline).Round(time.Second)
+	if left < time.Second || !t.d.begin() {
+		return nil // the next use makes one
+	}
+	req := old.request
+	req.MaxLifetime = policy.Duration(left)
+	j, err := t.create(ctx, s, tenant, caller, &req)
+	if err != nil {
+		return err
+	}
+	if p := old.leasedTo(); p != nil {
+		t.lease(j, p)
+	}
+	return nil
 }
 
 // remove ends the tenant's jail and deletes all that it owned, also what an

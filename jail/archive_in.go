@@ -46,7 +46,7 @@ func (j *Jail) ReadArchive(ctx context.Context, name string, r io.Reader, limit 
 	ctx, cancel := j.untilEnd(ctx)
 	defer cancel()
 	u := &unpacker{j: j, ctx: ctx, limit: limit}
-	err = j.asTenant(func(root int) error {
+	err = j.changing(func(root int) error {
 		if p != "." {
 			if err := makeFolders(root, p); err != nil {
 				return err
@@ -196,7 +196,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 
 // do runs f as the tenant with the folder that name is in.
 func (u *unpacker) do(name string, f func(dir int, base string) error) error {
-	return u.j.asTenant(func(int) error {
+	return u.j.changing(func(int) error {
 		dir, base := path.Split(name)
 		fd, err := u.openParent(strings.TrimSuffix(dir, "/"))
 		if err != nil {
@@ -300,7 +300,7 @@ func (u *unpacker) file(name string, h *tar.Header, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	return u.j.asTenant(func(int) error {
+	return u.j.changing(func(int) error {
 		fd := int(f.Fd())
 		if err := unix.Fchmod(fd, uint32(h.Mode)&permBits); err != nil {
 			return err
@@ -375,7 +375,7 @@ func (u *unpacker) hardLink(name string, h *tar.Header) error {
 
 // finish sets the permissions that would have been in the way, deepest first.
 func (u *unpacker) finish() error {
-	return u.j.asTenant(func(int) error {
+	return u.j.changing(func(int) error {
 		for i := len(u.late) - 1; i >= 0; i-- {
 			fd, err := u.beneath(u.late[i].path)
 			if err != nil {

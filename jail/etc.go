@@ -13,6 +13,9 @@ import (
 
 // makeFolders makes the tenant's own (kept) and the jail's (not kept).
 func (j *Jail) makeFolders() error {
+	if err := os.Mkdir(j.filesDir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("jail: workspace: %w", err)
+	}
 	for _, dir := range []string{j.workspaceDir(), j.homeDir()} {
 		err := os.Mkdir(dir, 0o700)
 		if errors.Is(err, fs.ErrExist) {
@@ -45,7 +48,14 @@ func (j *Jail) makeFolders() error {
 			return fmt.Errorf("jail: folders: %w", err)
 		}
 	}
-	return j.writeEtc(filepath.Join(layer, "upper", "etc"))
+	if err := j.writeEtc(filepath.Join(layer, "upper", "etc")); err != nil {
+		return err
+	}
+	var err error
+	if j.born, err = stampOf(j.filesDir()); err != nil {
+		return fmt.Errorf("jail: workspace: %w", err)
+	}
+	return nil
 }
 
 func touch(path string) error {

@@ -103,6 +103,14 @@ func (j *Jail) asTenant(f func(root int) error) error {
 	return fileError(ferr)
 }
 
+// changing is asTenant for what changes the tree: it waits while a snapshot is
+// taken.
+func (j *Jail) changing(f func(root int) error) error {
+	j.writeMu.RLock()
+	defer j.writeMu.RUnlock()
+	return j.asTenant(f)
+}
+
 // setQuotaBound takes CAP_SYS_RESOURCE, before which quotas and reserved blocks
 // give way, from this thread's effective set, or gives it back.
 func setQuotaBound(bound bool) error {
@@ -252,7 +260,7 @@ func (j *Jail) Remove(ctx context.Context, name string, recursive bool) error {
 	// A jail that ends does not wait for a tree that its tenant has filled.
 	ctx, cancel := j.untilEnd(ctx)
 	defer cancel()
-	return j.asTenant(func(root int) error {
+	return j.changing(func(root int) error {
 		dir, base, err := folder(root, p)
 		if err != nil {
 			return err

@@ -24,7 +24,7 @@ func (j *Jail) AppendFile(ctx context.Context, name string, r io.Reader, mode ui
 		mode = 0o644
 	}
 	var f *os.File
-	if err = j.asTenant(func(root int) (err error) {
+	if err = j.changing(func(root int) (err error) {
 		f, err = openAppend(root, p, mode)
 		return err
 	}); err != nil {
@@ -89,7 +89,7 @@ func (j *Jail) Rename(ctx context.Context, from, to string, overwrite bool) erro
 	if err != nil {
 		return err
 	}
-	err = j.asTenant(func(root int) error { return rename(root, src, dst, overwrite) })
+	err = j.changing(func(root int) error { return rename(root, src, dst, overwrite) })
 	if errors.Is(err, errOtherFS) {
 		return &SpecError{Field: "to", Message: "is in another file system of the jail (/workspace, /home/user, /tmp and the root are four): copy it"}
 	}
@@ -135,7 +135,7 @@ func (j *Jail) Chmod(ctx context.Context, name string, mode uint32) error {
 	if mode&^permBits != 0 {
 		return &SpecError{Field: "mode", Message: fmt.Sprintf("%04o has more than permission bits", mode)}
 	}
-	return j.asTenant(func(root int) error {
+	return j.changing(func(root int) error {
 		fd, err := lookup(root, p)
 		if err != nil {
 			return err

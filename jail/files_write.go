@@ -25,16 +25,16 @@ func (j *Jail) WriteFile(ctx context.Context, name string, r io.Reader, mode uin
 		return FileInfo{}, err
 	}
 	w := &fileWriter{path: p, mode: mode & permBits}
-	if err := j.asTenant(w.open); err != nil {
+	if err := j.changing(w.open); err != nil {
 		return FileInfo{}, err
 	}
 	defer w.close()
 	if _, err := j.pour(ctx, w.file, r, limit); err != nil {
-		j.asTenant(w.abort)
+		j.changing(w.abort)
 		return FileInfo{}, err
 	}
-	if err := j.asTenant(w.commit); err != nil {
-		j.asTenant(w.abort)
+	if err := j.changing(w.commit); err != nil {
+		j.changing(w.abort)
 		return FileInfo{}, err
 	}
 	return w.info, nil
@@ -58,7 +58,7 @@ func (j *Jail) pour(ctx context.Context, to *os.File, r io.Reader, limit int64) 
 			return n, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
 		}
 		if k > 0 {
-			werr := j.asTenant(func(int) error {
+			werr := j.changing(func(int) error {
 				w, err := to.Write((*piece)[:k])
 				n += int64(w)
 				return err
@@ -230,7 +230,7 @@ func (j *Jail) Mkdir(ctx context.Context, name string, mode uint32) error {
 	if mode &= permBits; mode == 0 {
 		mode = 0o755
 	}
-	return j.asTenant(func(root int) error {
+	return j.changing(func(root int) error {
 		if p == "." {
 			return nil
 		}

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sandboxd/internal/ipc"
 	"sandboxd/jail/wire"
 )
@@ -44,6 +46,7 @@ type Jail struct {
 	init     *initProcess
 	root     *os.File // O_PATH, in the jail's mount namespace
 	landlock int
+	born     unix.Timespec // the file system's time when the jail was made
 
 	// buildMu is held while the jail is built; teardown begins after it.
 	buildMu sync.Mutex
@@ -55,6 +58,10 @@ type Jail struct {
 	// rootMu lets teardown wait for file operations before it closes root.
 	rootMu   sync.RWMutex
 	rootGone bool
+
+	// writeMu keeps file operations that change something from doing so while a
+	// snapshot is taken. Order: writeMu, freezeMu, rootMu.
+	writeMu sync.RWMutex
 
 	// goroutines end with the jail.
 	goroutines sync.WaitGroup
@@ -94,8 +101,9 @@ func newJail(m *Manager, spec Spec) *Jail {
 }
 
 func (j *Jail) tenantDir() string    { return filepath.Join(j.m.tenantsDir(), j.tenant) }
-func (j *Jail) workspaceDir() string { return filepath.Join(j.tenantDir(), "workspace") }
-func (j *Jail) homeDir() string      { return filepath.Join(j.tenantDir(), "home") }
+func (j *Jail) filesDir() string     { return filepath.Join(j.tenantDir(), "files") }
+func (j *Jail) workspaceDir() string { return filepath.Join(j.filesDir(), "workspace") }
+func (j *Jail) homeDir() string      { return filepath.Join(j.filesDir(), "home") }
 func (j *Jail) runDir() string       { return filepath.Join(j.m.jailsDir(), j.tenant) }
 
 // Tenant is whose it is.

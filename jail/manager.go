@@ -40,9 +40,11 @@ type Manager struct {
 	homeNet  *os.File     // the daemon's own network namespace
 	watches  atomic.Int32 // of files, in all jails
 
-	mu     sync.Mutex
-	byName map[string]*Jail
-	closed bool
+	mu        sync.Mutex
+	byName    map[string]*Jail
+	making    map[string]*making // snapshots under way, by tenant
+	restoring map[string]bool    // tenants with a Restore
+	closed    bool
 }
 
 // hostFacts is what New finds out once.
@@ -63,7 +65,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Manager{cfg: cfg, log: cfg.Log, proc: -1, byName: map[string]*Jail{}}
+	m := &Manager{cfg: cfg, log: cfg.Log, proc: -1, byName: map[string]*Jail{}, making: map[string]*making{}, restoring: map[string]bool{}}
 	if err := m.open(ctx); err != nil {
 		m.release()
 		return nil, err

@@ -143,7 +143,16 @@ func (m *Manager) Sweep(ctx context.Context) (int, error) {
 			}
 		}
 	}
+	tenants, err := os.ReadDir(m.tenantsDir())
+	if err != nil {
+		return 0, fmt.Errorf("jail: sweep: %w", err)
+	}
 	var errs []error
+	for _, e := range tenants {
+		if err := m.sweepFiles(e.Name()); err != nil {
+			errs = append(errs, fmt.Errorf("jail: sweep %s: %w", e.Name(), err))
+		}
+	}
 	for tenant := range found {
 		if _, ok := m.Get(tenant); ok {
 			delete(found, tenant)

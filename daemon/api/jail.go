@@ -175,6 +175,43 @@ type ArchiveReport struct {
 	Bytes   int64 `json:"bytes"`
 }
 
+// SnapshotRequest makes a snapshot.
+type SnapshotRequest struct {
+	Label string `json:"label,omitempty" max:"128" doc:"For people."`
+}
+
+// Snapshot is a copy of a tenant's workspace and home.
+type Snapshot struct {
+	ID      string          `json:"id" required:"true"`
+	Label   string          `json:"label,omitempty"`
+	State   string          `json:"state" enum:"complete,making"`
+	Created time.Time       `json:"created"`
+	Bytes   int64           `json:"bytes" doc:"As if nothing were shared; so far, while it is being made."`
+	Entries int64           `json:"entries"`
+	Frozen  policy.Duration `json:"frozen,omitempty" doc:"How long the jail stood still for it."`
+}
+
+// SnapshotList lists a tenant's snapshots.
+type SnapshotList struct {
+	Snapshots []Snapshot `json:"snapshots"`
+}
+
+// Change is a path that is not as it was. Paths are hostile text.
+type Change struct {
+	Path       string `json:"path" required:"true"`
+	PathBase64 string `json:"path_base64,omitempty" doc:"The path's bytes, when it is not UTF-8."`
+	Kind       string `json:"kind" required:"true" enum:"added,modified,deleted"`
+	Type       string `json:"type" enum:"file,dir,symlink,fifo,socket,device"`
+	Size       int64  `json:"size"`
+}
+
+// Diff lists changes, sorted by path.
+type Diff struct {
+	Since     string   `json:"since,omitempty" doc:"The snapshot; the jail's creation if there is none."`
+	Changes   []Change `json:"changes"`
+	Truncated bool     `json:"truncated,omitempty" doc:"There are more."`
+}
+
 // GitRequest runs git in the jail.
 type GitRequest struct {
 	Clone *GitClone `json:"clone" required:"true"`

@@ -298,6 +298,51 @@ func (c *Client) Watch(ctx context.Context, tenant, path string, recursive bool)
 	return c.stream(ctx, call{method: http.MethodGet, path: jailPath(tenant, "/watch"), query: url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}}, false)
 }
 
+func snapshotPath(tenant, id string, rest ...string) string {
+	return jailPath(tenant, append([]string{"/snapshots/", segment(id)}, rest...)...)
+}
+
+// Snapshot copies the tenant's files as they are now.
+func (c *Client) Snapshot(ctx context.Context, tenant, label string) (*api.Snapshot, error) {
+	return get[api.Snapshot](ctx, c, call{method: http.MethodPost, path: jailPath(tenant, "/snapshots"), json: api.SnapshotRequest{Label: label}})
+}
+
+// Snapshots lists the tenant's snapshots, oldest first.
+func (c *Client) Snapshots(ctx context.Context, tenant string) (*api.SnapshotList, error) {
+	return get[api.SnapshotList](ctx, c, call{method: http.MethodGet, path: jailPath(tenant, "/snapshots")})
+}
+
+// RestoreSnapshot puts a snapshot in place of the tenant's files. The commands
+// of its jail end.
+func (c *Client) RestoreSnapshot(ctx context.Context, tenant, id string) (*api.Snapshot, error) {
+	return get[api.Snapshot](ctx, c, call{method: http.MethodPost, path: snapshotPath(tenant, id, "/restore")})
+}
+
+// DeleteSnapshot deletes a snapshot, or gives up one that is being made.
+func (c *Client) DeleteSnapshot(ctx context.Context, tenant, id string) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: snapshotPath(tenant, id)})
+}
+
+// Export returns the tenant's files as a tar: a snapshot's, or with id "" as
+// they are now. The caller closes it.
+func (c *Client) Export(ctx context.Context, tenant, id string) (io.ReadCloser, error) {
+	k := call{method: http.MethodGet, path: jailPath(tenant, "/export"), query: url.Values{}}
+	if id != "" {
+		k.query.Set("snapshot", id)
+	}
+	return c.bytes(ctx, k)
+}
+
+// Diff lists what has changed since a snapshot, or with since "" since the jail
+// was created.
+func (c *Client) Diff(ctx context.Context, tenant, since string) (*api.Diff, error) {
+	k := call{method: http.MethodGet, path: jailPath(tenant, "/diff"), query: url.Values{}}
+	if since != "" {
+		k.query.Set("since", since)
+	}
+	return get[api.Diff](ctx, c, k)
+}
+
 // DeleteFile deletes a file or a tree of the jail.
 func (c *Client) DeleteFile(ctx context.Context, tenant, path string) error {
 	return c.do(ctx, call{method: http.MethodDelete, path: filePath(tenant, path)})

@@ -89,7 +89,7 @@ func TestArchives(t *testing.T) {
 	}
 	sh(t, who, "rm src/fifo; diff -r --no-dereference src dst && sed 's/src/dst/' sum | sha256sum -c")
 	// Another tenant's jail takes it as well.
-	other := tenant(t, harness.AgentPrefix)
+	other := tenant(t, harness.AgentPrefix+"other-")
 	want(t, "PUT", jailPath(other)+"/archive", a.Body, nil)
 	if got := sh(t, other, "stat -c %U one; cat sub/link"); got != "user\none\n" {
 		t.Errorf("%q", got)
