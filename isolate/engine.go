@@ -36,7 +36,10 @@ func loadJS(dir string) (jsGuest, error) {
 
 // engineOptions are those of every engine.
 func engineOptions(g jsGuest, cacheDir string) quickjs.Options {
-	return quickjs.Options{Wasm: g.wasm, CacheDir: cacheDir, Prelude: prelude.Source(g.streams), MaxMemory: MaxMemory, Warm: warm}
+	return quickjs.Options{
+		Wasm: g.wasm, CacheDir: cacheDir, Prelude: prelude.Source(g.streams), MaxMemory: MaxMemory,
+		Warm: []func(context.Context, *quickjs.VM) error{warm(warmRequest), warm(plainRequest)},
+	}
 }
 
 // loadEngine reads and checks the guest and boots an engine.
@@ -48,21 +51,30 @@ func loadEngine(ctx context.Context, guestDir, cacheDir string) (*quickjs.Engine
 	return quickjs.New(ctx, engineOptions(g, cacheDir))
 }
 
-// warmRequest uses what most runs use, so that the pages that these write are
-// known.
-var warmRequest = &Request{
-	Language: "js",
-	Main:     "main.js",
-	Modules: map[string]string{"main.js": `export default async function (input, env) {
+// warmRequest uses what most runs use, plainRequest what all use, so that the
+// pages that these write are known.
+var (
+	warmRequest = &Request{
+		Language: "js",
+		Main:     "main.js",
+		Modules: map[string]string{"main.js": `export default async function (input, env) {
 	console.log('warm', input);
 	const { rows } = await env.DB.query('select 1', []);
 	return { rows, text: new TextDecoder().decode(new TextEncoder().encode('warm')) };
 }`},
-	Input:    json.RawMessage(`{"a":[1,2,{"b":"c"}]}`),
-	Bindings: []Binding{{Name: "DB", Methods: []string{"query"}}, {Name: logBinding, Methods: []string{"info"}}},
-	Limits: Limits{Wall: 10 * time.Second, CPU: 10 * time.Second, Memory: 64 << 20,
-		Output: 1 << 20, Result: 1 << 20, Calls: 10, Requests: 10, Concurrency: 4},
-}
+		Input:    json.RawMessage(`{"a":[1,2,{"b":"c"}]}`),
+		Bindings: []Binding{{Name: "DB", Methods: []string{"query"}}, {Name: logBinding, Methods: []string{"info"}}},
+		Limits:   warmLimits,
+	}
+	plainRequest = &Request{
+		Language: "js",
+		Main:     "main.js",
+		Modules:  map[string]string{"main.js": `export default async function (input) { return input; }`},
+		Limits:   warmLimits,
+	}
+	warmLimits = Limits{Wall: 10 * time.Second, CPU: 10 * time.Second, Memory: 64 << 20,
+		Output: 1 << 20, Result: 1 << 20, Calls: 10, Requests: 10, Concurrency: 4}
+)
 
 type warmHost struct{}
 
@@ -72,11 +84,13 @@ func (warmHost) Call(context.Context, Call) (json.RawMessage, error) {
 
 func (warmHost) Event(Event) {}
 
-func warm(ctx context.Context, vm *quickjs.VM) error {
-	if r := execute(ctx, vm, &jobMessage{Request: warmRequest}, warmHost{}); r.Status != StatusOK {
-		return fmt.Errorf("isolate: warm up: %w", errors.Join(r.Error, vm.Err()))
+func warm(r *Request) func(context.Context, *quickjs.VM) error {
+	return func(ctx context.Context, vm *quickjs.VM) error {
+		if r := execute(ctx, vm, &jobMessage{Request: r}, warmHost{}); r.Status != StatusOK {
+			return fmt.Errorf("isolate: warm up: %w", errors.Join(r.Error, vm.Err()))
+		}
+		return nil
 	}
-	return nil
 }
 
 // runOn runs a job in a clean VM of e. The VM is taken back after finish,

@@ -97,7 +97,7 @@ func newPython(ctx context.Context, s *cpython.Snapshot, cacheDir string) (*cpyt
 	if err != nil {
 		return nil, err
 	}
-	return cpython.New(ctx, cpython.Options{Snapshot: s, Cache: cache, Warm: warmPython, MaxMemory: MaxMemory})
+	return cpython.New(ctx, cpython.Options{Snapshot: s, Cache: cache, Warm: []func(context.Context, *cpython.VM) error{warmPython(pythonWarm), warmPython(pythonPlain)}, MaxMemory: MaxMemory})
 }
 
 func codeCache(dir string) (wazero.CompilationCache, error) {

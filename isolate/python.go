@@ -113,22 +113,33 @@ func (r *pythonRun) call(c Call) ([]byte, error) {
 	return append([]byte{'o'}, a.value...), nil
 }
 
-// pythonWarm is what warmRequest is to JavaScript.
-var pythonWarm = &Request{
-	Language: "python",
-	Main:     "main.py",
-	Modules: map[string]string{"main.py": `import json
+// pythonWarm and pythonPlain are what warmRequest and plainRequest are to
+// JavaScript.
+var (
+	pythonWarm = &Request{
+		Language: "python",
+		Main:     "main.py",
+		Modules: map[string]string{"main.py": `import json
 def main(input, env):
     rows = env.DB.query('select 1', [])['rows']
     print('warm', input)
     return {'rows': [dict(r, n=i) for i, r in enumerate(rows)], 'text': json.dumps(input).encode().decode()}
 `},
-	Input: warmRequest.Input, Bindings: warmRequest.Bindings, Limits: warmRequest.Limits,
-}
-
-func warmPython(ctx context.Context, vm *cpython.VM) error {
-	if r := executePython(ctx, vm, &jobMessage{Request: pythonWarm}, warmHost{}); r.Status != StatusOK {
-		return fmt.Errorf("isolate: warm up: %w", errors.Join(r.Error, vm.Err()))
+		Input: warmRequest.Input, Bindings: warmRequest.Bindings, Limits: warmLimits,
 	}
-	return nil
+	pythonPlain = &Request{
+		Language: "python",
+		Main:     "main.py",
+		Modules:  map[string]string{"main.py": "def main(input, env):\n    return input\n"},
+		Limits:   warmLimits,
+	}
+)
+
+func warmPython(r *Request) func(context.Context, *cpython.VM) error {
+	return func(ctx context.Context, vm *cpython.VM) error {
+		if r := executePython(ctx, vm, &jobMessage{Request: r}, warmHost{}); r.Status != StatusOK {
+			return fmt.Errorf("isolate: warm up: %w", errors.Join(r.Error, vm.Err()))
+		}
+		return nil
+	}
 }

@@ -229,18 +229,14 @@ func (h *bootHooks) Random(b []byte) { clear(b) }
 // Sleep implements Hooks.
 func (h *bootHooks) Sleep(int64) error { return nil }
 
-// warmUp runs Options.Warm twice: once so that wazero has what it needs, and
-// once to see which pages a call uses.
+// warmUp sees which pages calls write.
 func (e *Engine) warmUp(ctx context.Context) error {
-	if e.opts.Warm == nil {
-		return nil
-	}
-	for range 2 {
+	for _, warm := range e.opts.Warm {
 		vm, err := e.New(ctx)
 		if err != nil {
 			return err
 		}
-		err = e.opts.Warm(ctx, vm)
+		err = warm(ctx, vm)
 		if err == nil {
 			err = e.img.Learn(vm.mem)
 		}

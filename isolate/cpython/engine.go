@@ -23,9 +23,9 @@ type Options struct {
 	// Cache, if not nil, has the compiled code or gets it. The Engine takes it
 	// over.
 	Cache wazero.CompilationCache
-	// Warm, if not nil, is run on VMs before the first Get, so that what a call
-	// always writes is known. It is given clean VMs.
-	Warm func(ctx context.Context, vm *VM) error
+	// Warm are run on a clean VM each, before the first Get, so that it is known
+	// what every call writes.
+	Warm []func(ctx context.Context, vm *VM) error
 	// MaxMemory is the largest linear memory that any VM may have.
 	MaxMemory uint64
 	// Quantum is the fuel between two calls of Hooks.Tick; 0 means
@@ -70,7 +70,9 @@ func New(ctx context.Context, o Options) (*Engine, error) {
 	}
 	e := &Engine{opts: o}
 	e.pool = wasmvm.NewPool(wasmvm.PoolOptions[*VM]{
-		Make: e.newVM, Reset: (*VM).reset, Close: (*VM).close, Trim: func(vm *VM) error { return vm.mem.Drop() }, Idle: o.Idle, TrimAfter: o.IdleFor,
+		Make: e.newVM, Reset: (*VM).reset, Close: (*VM).close,
+		Prepare: func(vm *VM) error { return vm.mem.Prepare() }, Cool: (*VM).cool, Trim: (*VM).trim,
+		Idle: o.Idle, TrimAfter: o.IdleFor,
 	})
 	if err := e.start(ctx); err != nil {
 		return nil, errors.Join(err, e.Close())

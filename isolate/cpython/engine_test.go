@@ -63,7 +63,11 @@ func boot(t *testing.T) *Snapshot {
 }
 
 func newEngine(t *testing.T, warm func(context.Context, *VM) error) *Engine {
-	return newEngineOf(t, Options{Warm: warm})
+	var o Options
+	if warm != nil {
+		o.Warm = append(o.Warm, warm)
+	}
+	return newEngineOf(t, o)
 }
 
 func newEngineOf(t *testing.T, o Options) *Engine {
@@ -180,7 +184,7 @@ def main():
 
 func TestTrim(t *testing.T) {
 	warm := func(_ context.Context, vm *VM) error { return vm.Run(&fakeHooks{}, job("def main(): return 1")) }
-	e := newEngineOf(t, Options{Warm: warm, IdleFor: 20 * time.Millisecond})
+	e := newEngineOf(t, Options{Warm: []func(context.Context, *VM) error{warm}, IdleFor: 20 * time.Millisecond})
 	vm, err := e.Get(context.Background())
 	if err != nil {
 		t.Fatal(err)

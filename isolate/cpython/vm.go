@@ -43,7 +43,7 @@ type VM struct {
 	mod   api.Module       // of inst
 	mem   *memimage.Memory // of inst
 	ctx   context.Context
-	call  api.Function // tp_call of the function type
+	call  api.Function // tp_call of the function type; nil: to be looked up
 	hooks Hooks
 
 	sys   wasi.System // descriptor 0 is for messages
@@ -53,13 +53,7 @@ type VM struct {
 
 // newVM makes a VM over the image.
 func (e *Engine) newVM(ctx context.Context) (*VM, error) {
-	vm, err := e.over(ctx, memimage.NewMemory(e.img, e.opts.MaxMemory))
-	if err != nil {
-		return nil, err
-	}
-	vm.call = table.LookupFunction(vm.mod, 0, e.state.Call,
-		[]api.ValueType{api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32}, []api.ValueType{api.ValueTypeI32})
-	return vm, nil
+	return e.over(ctx, memimage.NewMemory(e.img, e.opts.MaxMemory))
 }
 
 func (e *Engine) over(ctx context.Context, mem *memimage.Memory) (*VM, error) {
@@ -119,6 +113,9 @@ func (vm *VM) Run(hooks Hooks, job Job) error {
 	vm.limitMemory(0)
 	s := &vm.eng.state
 	stack := [3]uint64{uint64(s.Dispatch), uint64(s.Tuple), 0}
+	if vm.call == nil {
+		vm.call = table.LookupFunction(vm.mod, 0, s.Call, []api.ValueType{api.ValueTypeI32, api.ValueTypeI32, api.ValueTypeI32}, []api.ValueType{api.ValueTypeI32})
+	}
 	vm.busy = true
 	err := vm.call.CallWithStack(vm.ctx, stack[:])
 	vm.busy = false
@@ -165,13 +162,28 @@ func (vm *VM) reset() error {
 		return errors.New("cpython: a call is under way")
 	}
 	vm.forget()
-	return vm.inst.Restore()
+	far, err := vm.inst.Restore()
+	if far {
+		vm.call = nil
+	}
+	return err
 }
 
 // forget drops what was given for one call.
 func (vm *VM) forget() {
 	vm.hooks = nil
 	vm.sys.Reset()
+}
+
+func (vm *VM) cool() error {
+	vm.call = nil
+	return nil
+}
+
+// trim gives back what is only there to be quicker.
+func (vm *VM) trim() error {
+	vm.call = nil
+	return vm.inst.Trim()
 }
 
 func (vm *VM) close() {

@@ -27,9 +27,12 @@ type Image struct {
 	// allocations.
 	size    uint64
 	extents []span
-	// hot are page ranges that nearly every call writes, cold all the others,
-	// read those of the cold ones that nearly every call reads.
-	hot, cold, read []span
+	// hot are the pages that every call writes, used those that some use; see
+	// Learn.
+	hot, used []span
+	learnt    bool
+	// pagemap tells which pages a memory has written; nil if there is no /proc.
+	pagemap *os.File
 }
 
 // A span is a range of page-aligned addresses.
@@ -107,7 +110,9 @@ func open(f *os.File) (*Image, error) {
 		return nil, fmt.Errorf("memimage: map: %w", err)
 	}
 	img := &Image{file: f, all: all, size: uint64(st.Size)}
-	img.cold = []span{{0, img.size}}
+	// It must be opened before the process gives up its rights; without it Reset
+	// is slower.
+	img.pagemap, _ = os.Open("/proc/self/pagemap")
 	for p := uint64(0); p < img.size; p += hostPage {
 		if zero(all[p : p+hostPage]) {
 			continue
@@ -132,10 +137,10 @@ func (img *Image) File() *os.File { return img.file }
 // Size is that of the linear memory.
 func (img *Image) Size() uint64 { return img.size }
 
-// Stored is what of it is not zero, Hot what Reset overwrites.
+// Stored is what of it is not zero, in bytes.
 func (img *Image) Stored() uint64 { return total(img.extents) }
 
-// Hot is what Reset overwrites.
+// Hot is what a memory keeps of its own between calls, in bytes.
 func (img *Image) Hot() uint64 { return total(img.hot) }
 
 func total(spans []span) (n uint64) {
@@ -147,7 +152,11 @@ func total(spans []span) (n uint64) {
 
 // Close gives the memfd back. Memories that were made from it live on.
 func (img *Image) Close() error {
-	return errors.Join(unix.Munmap(img.all), img.file.Close())
+	err := errors.Join(unix.Munmap(img.all), img.file.Close())
+	if img.pagemap != nil {
+		err = errors.Join(err, img.pagemap.Close())
+	}
+	return err
 }
 
 func zero(b []byte) bool {

@@ -3,6 +3,7 @@ package memimage
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -69,7 +70,15 @@ func TestMemoryIsPrivate(t *testing.T) {
 	}
 }
 
+// TestReset writes anywhere, again and again, with and without knowing from the
+// kernel what was written.
 func TestReset(t *testing.T) {
+	for _, blind := range []bool{false, true} {
+		t.Run(fmt.Sprintf("blind=%v", blind), func(t *testing.T) { testReset(t, blind) })
+	}
+}
+
+func testReset(t *testing.T, blind bool) {
 	want := content(32)
 	img := newImage(t, want)
 	r := rand.New(rand.NewPCG(3, 4))
@@ -81,23 +90,44 @@ func TestReset(t *testing.T) {
 	if err := img.Learn(first); err != nil {
 		t.Fatal(err)
 	}
-	if img.Hot() < 7*hostPage || img.Hot() >= img.Size() {
+	if img.Hot() != 7*hostPage {
 		t.Errorf("%d bytes are hot", img.Hot())
 	}
+	if own, err := first.Own(); err != nil || own != 7*hostPage {
+		t.Errorf("it holds %d bytes of its own: %v", own, err)
+	}
 	m := newMemory(t, img, 64*PageSize)
+	if err := m.Prepare(); err != nil || !bytes.Equal(m.bytes(), want) {
+		t.Fatalf("prepared, it does not read as the image: %v", err)
+	}
+	if blind {
+		img.pagemap.Close()
+		img.pagemap = nil
+	}
 	for round := range 50 {
-		for range 20 {
+		for range r.IntN(30) {
 			write(m, r.IntN(len(want)/hostPage))
 		}
 		for _, p := range []int{0, 9, 101} {
 			write(m, p)
 		}
-		if err := m.Reset(); err != nil {
+		if _, err := m.Reset(); err != nil {
 			t.Fatal(err)
+		}
+		if !blind {
+			if own, err := m.Own(); err != nil || own > img.Hot() {
+				t.Fatalf("round %d: %d bytes are held, %d are hot: %v", round, own, img.Hot(), err)
+			}
 		}
 		if !bytes.Equal(m.bytes(), want) {
 			t.Fatalf("round %d: the memory is not as new", round)
 		}
+	}
+	for i := range m.bytes() {
+		m.bytes()[i] = 0xff
+	}
+	if _, err := m.Reset(); err != nil || !bytes.Equal(m.bytes(), want) {
+		t.Errorf("written all over, it is not as new: %v", err)
 	}
 }
 
@@ -123,7 +153,7 @@ func TestGrowth(t *testing.T) {
 	if m.Reallocate(7*PageSize) != nil || wanted != 7*PageSize {
 		t.Errorf("more than the limit is given; over was told %d", wanted)
 	}
-	if m.Reset() == nil {
+	if _, err := m.Reset(); err == nil {
 		t.Error("a memory that has grown is taken for clean")
 	}
 }
@@ -165,8 +195,8 @@ func TestSealedCannotBeWritten(t *testing.T) {
 
 func TestSpans(t *testing.T) {
 	outer := []span{{0, 4}, {10, 20}, {30, 40}}
-	if got := within([]span{{2, 12}, {18, 35}}, outer); len(got) != 4 || got[0] != (span{2, 4}) || got[3] != (span{30, 35}) {
-		t.Errorf("within: %v", got)
+	if got := widen([]span{{0, hostPage}, {near, 2 * near}, {4 * near, 5 * near}}); len(got) != 2 || got[0] != (span{0, 2 * near}) {
+		t.Errorf("widen: %v", got)
 	}
 	if got := gaps(outer, 50); len(got) != 3 || got[0] != (span{4, 10}) || got[2] != (span{40, 50}) {
 		t.Errorf("gaps: %v", got)

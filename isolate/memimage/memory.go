@@ -1,6 +1,7 @@
 package memimage
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -76,6 +77,10 @@ func (m *Memory) reserve() error {
 	if err := protect(base, m.img.size); err != nil {
 		return err
 	}
+	// A huge page would be a copy of what no call has written.
+	if err := unix.Madvise(unsafe.Slice((*byte)(base), m.img.size), unix.MADV_NOHUGEPAGE); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("memimage: no huge pages: %w", err)
+	}
 	for _, x := range m.img.extents {
 		_, err = unix.MmapPtr(int(m.img.file.Fd()), int64(x.from), unsafe.Add(base, x.from), uintptr(x.to-x.from),
 			unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_FIXED|unix.MAP_NORESERVE)
@@ -128,39 +133,3 @@ func (m *Memory) Free() {
 }
 
 func (m *Memory) bytes() []byte { return unsafe.Slice((*byte)(m.base), m.size) }
-
-// Drop gives back all that the memory holds of its own. It reads as the image
-// then, as after Reset, and takes its page faults anew.
-func (m *Memory) Drop() error {
-	if m.size != m.img.size {
-		return fmt.Errorf("memimage: memory has %d bytes, the image %d", m.size, m.img.size)
-	}
-	if err := unix.Madvise(m.bytes(), unix.MADV_DONTNEED); err != nil {
-		return fmt.Errorf("memimage: drop all pages: %w", err)
-	}
-	return nil
-}
-
-// Reset makes the memory read as the image again: the pages that every call
-// writes are overwritten with the image's content, all others are dropped. A
-// page fault costs ten times as much as the copy of a page. A memory that has
-// grown cannot be reset.
-func (m *Memory) Reset() error {
-	if m.size != m.img.size {
-		return fmt.Errorf("memimage: memory has %d bytes, the image %d", m.size, m.img.size)
-	}
-	b := m.bytes()
-	for _, c := range m.img.cold {
-		if err := unix.Madvise(c.of(b), unix.MADV_DONTNEED); err != nil {
-			return fmt.Errorf("memimage: drop written pages: %w", err)
-		}
-	}
-	for _, h := range m.img.hot {
-		copy(h.of(b), h.of(m.img.all))
-	}
-	for _, r := range m.img.read {
-		// It spares the next call the faults; without it they are taken there.
-		_ = unix.Madvise(r.of(b), unix.MADV_POPULATE_READ)
-	}
-	return nil
-}

@@ -46,16 +46,16 @@ func (e *Engine) takeImage(ctx context.Context, data []byte) error {
 
 // initialize makes the interpreter's context.
 func (vm *VM) initialize() error {
-	if _, err := vm.get(vm.fn.initialize); err != nil {
+	if _, err := vm.get(fnInitialize); err != nil {
 		return err
 	}
-	if r, err := vm.get(vm.fn.qjsInit); err != nil || r != 0 {
+	if r, err := vm.get(fnQjsInit); err != nil || r != 0 {
 		return fmt.Errorf("init answers %d: %w", int32(uint32(r)), err)
 	}
 	for _, s := range []struct {
-		f *function
+		f function
 		v uint64
-	}{{vm.fn.setMaxStack, maxStack}, {vm.fn.setLoader, 1}, {vm.fn.setRejection, 1}, {vm.fn.setGC, gcThreshold}} {
+	}{{fnSetMaxStack, maxStack}, {fnSetLoader, 1}, {fnSetRejection, 1}, {fnSetGC, gcThreshold}} {
 		if _, err := vm.get(s.f, s.v); err != nil {
 			return err
 		}
@@ -68,12 +68,12 @@ func (vm *VM) bootUp(prelude []byte) error {
 		return err
 	}
 	b := &vm.eng.boot
-	p, err := vm.get(vm.fn.malloc, scratchSize)
+	p, err := vm.get(fnMalloc, scratchSize)
 	if err != nil || p == 0 {
 		return fmt.Errorf("no memory: %w", err)
 	}
 	b.scratch = uint32(p)
-	u, err := vm.get(vm.fn.undef)
+	u, err := vm.get(fnUndef)
 	if err != nil {
 		return err
 	}
@@ -84,15 +84,40 @@ func (vm *VM) bootUp(prelude []byte) error {
 	if err := vm.findRandom(); err != nil {
 		return err
 	}
-	if _, err := vm.get(vm.fn.runGC); err != nil {
+	if _, err := vm.get(fnRunGC); err != nil {
 		return err
 	}
-	h, err := vm.get(vm.fn.malloc, headroom)
+	h, err := vm.get(fnMalloc, headroom)
 	if err != nil || h == 0 {
 		return fmt.Errorf("no memory: %w", err)
 	}
-	_, err = vm.get(vm.fn.free, h)
+	if err := vm.plug(h); err != nil {
+		return err
+	}
+	_, err = vm.get(fnFree, h)
 	return err
+}
+
+// plug takes the holes in the heap below top, for good, so that a call's
+// allocations stand side by side behind it: a page that is written is a page
+// that the VM holds and resets.
+func (vm *VM) plug(top uint64) error {
+	const largest, step = 4 << 10, 8
+	for size := uint64(largest); size > 0; size -= step {
+		for {
+			p, err := vm.get(fnMalloc, size)
+			if err != nil || p == 0 {
+				return fmt.Errorf("no memory: %w", err)
+			}
+			if p > top {
+				if _, err := vm.get(fnFree, p); err != nil {
+					return err
+				}
+				break
+			}
+		}
+	}
+	return nil
 }
 
 // PreludeFile is the prelude's name in stack traces.
@@ -105,7 +130,7 @@ func (vm *VM) loadPrelude(code []byte) error {
 	}
 	var host uint64
 	err = vm.withString("host", func(p, n uint64) (err error) {
-		host, err = vm.get(vm.fn.newHostFunction, p, n, 0)
+		host, err = vm.get(fnNewHostFunction, p, n, 0)
 		return err
 	})
 	if err != nil {
@@ -118,7 +143,7 @@ func (vm *VM) loadPrelude(code []byte) error {
 	}
 	vm.eng.boot.entries = nil
 	for i := range uint64(maxEntries) {
-		v, err := vm.get(vm.fn.propIndex, uint64(list), i)
+		v, err := vm.get(fnPropIndex, uint64(list), i)
 		if err != nil {
 			return err
 		}
@@ -143,7 +168,7 @@ func (vm *VM) thrown(what string, v Value, threw bool, err error) error {
 // with Math.random as the generator (xorshift64*) says; if there is not exactly
 // one, this is another interpreter than the one we know.
 func (vm *VM) findRandom() error {
-	ctxPtr, err := vm.get(vm.fn.contextPtr)
+	ctxPtr, err := vm.get(fnContextPtr)
 	if err != nil {
 		return err
 	}
@@ -199,18 +224,14 @@ func (bootHooks) Rejected(Value, Value, bool)              {}
 func (bootHooks) Now() (int64, int64)                      { return 0, 0 }
 func (bootHooks) Random(b []byte)                          { clear(b) }
 
-// warmUp runs Options.Warm twice: once so that wazero has what it needs, and
-// once to see which pages a call writes.
+// warmUp sees which pages calls write.
 func (e *Engine) warmUp(ctx context.Context) error {
-	if e.opts.Warm == nil {
-		return nil
-	}
-	for range 2 {
+	for _, warm := range e.opts.Warm {
 		vm, err := e.New(ctx)
 		if err != nil {
 			return err
 		}
-		err = e.opts.Warm(ctx, vm)
+		err = warm(ctx, vm)
 		if err == nil {
 			err = e.img.Learn(vm.mem)
 		}

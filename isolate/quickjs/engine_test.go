@@ -67,7 +67,7 @@ func bootEngine(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	e, err := New(context.Background(), Options{Wasm: wasm, Prelude: prelude(t), MaxMemory: 256 << 20, CacheDir: testCache, Warm: warm})
+	e, err := New(context.Background(), Options{Wasm: wasm, Prelude: prelude(t), MaxMemory: 256 << 20, CacheDir: testCache, Warm: []func(context.Context, *VM) error{warm}})
 	if err != nil {
 		t.Fatal(err)
 	}

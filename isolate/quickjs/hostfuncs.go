@@ -100,16 +100,16 @@ func (vm *VM) hostCall(stack []uint64) {
 		vm.abort(err)
 	}
 	if v == 0 {
-		v = Value(vm.must(vm.fn.dupValue, uint64(vm.eng.boot.undefPtr)))
+		v = Value(vm.must(fnDupValue, uint64(vm.eng.boot.undefPtr)))
 	}
 	stack[0] = uint64(v)
 }
 
 func (vm *VM) hostRejection(stack []uint64) {
 	promise, reason, handled := uint64(uint32(stack[0])), uint64(uint32(stack[1])), uint32(stack[2]) != 0
-	vm.hooks.Rejected(Value(vm.must(vm.fn.valuePtr, promise)), Value(reason), handled)
-	vm.must0(vm.fn.freeValue, promise)
-	vm.must0(vm.fn.freeValue, reason)
+	vm.hooks.Rejected(Value(vm.must(fnValuePtr, promise)), Value(reason), handled)
+	vm.must0(fnFreeValue, promise)
+	vm.must0(fnFreeValue, reason)
 }
 
 func (vm *VM) hostNormalize(stack []uint64) {

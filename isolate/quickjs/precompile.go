@@ -32,18 +32,18 @@ func (e *Engine) precompile(ctx context.Context, data []byte) ([]byte, error) {
 
 // compile makes bytecode of a script.
 func (vm *VM) compile(name, source string) (code []byte, err error) {
-	length, err := vm.get(vm.fn.malloc, 4)
+	length, err := vm.get(fnMalloc, 4)
 	if err != nil {
 		return nil, err
 	}
 	err = vm.withString(source, func(p, n uint64) error {
 		return vm.withString(name, func(np, _ uint64) error {
-			buf, err := vm.get(vm.fn.compile, p, n, np, evalGlobal, stripSource, length)
+			buf, err := vm.get(fnCompile, p, n, np, evalGlobal, stripSource, length)
 			if err != nil {
 				return err
 			}
 			if buf == 0 {
-				e, err := vm.get(vm.fn.getException)
+				e, err := vm.get(fnGetException)
 				return vm.thrown("compile "+name, Value(e), true, err)
 			}
 			var size [1]uint32
@@ -67,7 +67,7 @@ func (vm *VM) compile(name, source string) (code []byte, err error) {
 // evalBytecode runs what compile made.
 func (vm *VM) evalBytecode(code []byte) (v Value, threw bool, err error) {
 	err = vm.withString(string(code), func(p, n uint64) error {
-		r, err := vm.get(vm.fn.evalBytecode, p, n)
+		r, err := vm.get(fnEvalBytecode, p, n)
 		v = Value(r)
 		return err
 	})

@@ -61,7 +61,7 @@ func equalsImage(t *testing.T, e *Engine, vm *VM) {
 			t.Errorf("global %d is %d, was %d", i, v, e.state.Globals[i].Value)
 		}
 	}
-	if vm.Fuel() != 0 || vm.hooks != nil || vm.depth != 0 {
+	if vm.Fuel() != 0 || vm.hooks != nil {
 		t.Error("there is something left of the call")
 	}
 }

@@ -31,11 +31,11 @@ func (a *Args) Number(i int) float64 {
 	if i >= a.N {
 		return math.NaN()
 	}
-	stack := [1]uint64{uint64(a.ptr[i])}
-	if err := a.vm.invoke(a.vm.fn.number, stack[:]); err != nil {
+	bits, err := a.vm.invoke(fnNumber, uint64(a.ptr[i]))
+	if err != nil {
 		a.vm.abort(err)
 	}
-	return math.Float64frombits(stack[0])
+	return math.Float64frombits(bits)
 }
 
 // Text reads a string. Its encoding is UTF-8, but lone surrogates have three
@@ -53,7 +53,7 @@ func (a *Args) Text(i int) string {
 
 // IsText tells whether argument i is a string.
 func (a *Args) IsText(i int) bool {
-	return i < a.N && a.vm.must(a.vm.fn.isString, uint64(a.ptr[i])) != 0
+	return i < a.N && a.vm.must(fnIsString, uint64(a.ptr[i])) != 0
 }
 
 // Bytes copies the content of an Uint8Array.
@@ -72,10 +72,10 @@ func (a *Args) view(i int) (p, n uint32) {
 		return 0, 0
 	}
 	vm, s := a.vm, vm32(a.vm.eng.boot.scratch)
-	ab := vm.must(vm.fn.typed, uint64(a.ptr[i]), s, s+4, s+8)
+	ab := vm.must(fnTyped, uint64(a.ptr[i]), s, s+4, s+8)
 	var out [4]uint32
-	if vm.must(vm.fn.isException, ab) == 0 {
-		data := uint32(vm.must(vm.fn.buffer, ab, s+12))
+	if vm.must(fnIsException, ab) == 0 {
+		data := uint32(vm.must(fnBuffer, ab, s+12))
 		if err := vm.words(uint32(s), out[:]); err != nil {
 			vm.abort(err)
 		}
@@ -84,9 +84,9 @@ func (a *Args) view(i int) (p, n uint32) {
 			vm.abort(errGuest("view outside its buffer"))
 		}
 	} else {
-		vm.must0(vm.fn.freeValue, vm.must(vm.fn.getException))
+		vm.must0(fnFreeValue, vm.must(fnGetException))
 	}
-	vm.must0(vm.fn.freeValue, ab)
+	vm.must0(fnFreeValue, ab)
 	return p, n
 }
 
@@ -98,13 +98,13 @@ func (a *Args) Bool(i int) bool { return a.Int(i) == 1 }
 // Text reads a string value.
 func (vm *VM) Text(v Value) (string, error) {
 	s := vm32(vm.eng.boot.scratch)
-	p, err := vm.get(vm.fn.text, uint64(v), s)
+	p, err := vm.get(fnText, uint64(v), s)
 	if err != nil {
 		return "", err
 	}
 	if p == 0 {
 		// The conversion threw; the exception is not ours to show.
-		e, err := vm.get(vm.fn.getException)
+		e, err := vm.get(fnGetException)
 		if err != nil {
 			return "", err
 		}
@@ -119,13 +119,13 @@ func (vm *VM) Text(v Value) (string, error) {
 		return "", vm.fail(errGuest("string outside its memory"))
 	}
 	text := string(b)
-	_, err = vm.get(vm.fn.freeText, p)
+	_, err = vm.get(fnFreeText, p)
 	return text, err
 }
 
 // alloc copies b and a zero byte into guest memory.
 func (vm *VM) alloc(b string) (uint32, error) {
-	p, err := vm.get(vm.fn.malloc, uint64(len(b))+1)
+	p, err := vm.get(fnMalloc, uint64(len(b))+1)
 	if err != nil {
 		return 0, err
 	}
@@ -168,14 +168,14 @@ func (vm *VM) withString(s string, f func(p, n uint64) error) error {
 	if err := f(uint64(p), uint64(len(s))); err != nil {
 		return err
 	}
-	_, err = vm.get(vm.fn.free, uint64(p))
+	_, err = vm.get(fnFree, uint64(p))
 	return err
 }
 
 // String makes a string value.
 func (vm *VM) String(s string) (v Value, err error) {
 	err = vm.withString(s, func(p, n uint64) error {
-		r, err := vm.get(vm.fn.newString, p, n)
+		r, err := vm.get(fnNewString, p, n)
 		v = Value(r)
 		return err
 	})
@@ -185,7 +185,7 @@ func (vm *VM) String(s string) (v Value, err error) {
 // Bytes makes an Uint8Array.
 func (vm *VM) Bytes(b []byte) (v Value, err error) {
 	err = vm.withString(string(b), func(p, n uint64) error {
-		r, err := vm.get(vm.fn.newBytes, p, n)
+		r, err := vm.get(fnNewBytes, p, n)
 		v = Value(r)
 		return err
 	})
@@ -194,41 +194,41 @@ func (vm *VM) Bytes(b []byte) (v Value, err error) {
 
 // Number makes a number value.
 func (vm *VM) Number(f float64) (Value, error) {
-	v, err := vm.get(vm.fn.newNumber, math.Float64bits(f))
+	v, err := vm.get(fnNewNumber, math.Float64bits(f))
 	return Value(v), err
 }
 
 // Undefined makes an undefined value.
 func (vm *VM) Undefined() (Value, error) {
-	v, err := vm.get(vm.fn.dupValue, uint64(vm.eng.boot.undefPtr))
+	v, err := vm.get(fnDupValue, uint64(vm.eng.boot.undefPtr))
 	return Value(v), err
 }
 
 // Dup makes a second reference to a value.
 func (vm *VM) Dup(v Value) (Value, error) {
-	d, err := vm.get(vm.fn.dupValue, uint64(v))
+	d, err := vm.get(fnDupValue, uint64(v))
 	return Value(d), err
 }
 
 // Free gives a value back.
 func (vm *VM) Free(v Value) error {
-	_, err := vm.get(vm.fn.freeValue, uint64(v))
+	_, err := vm.get(fnFreeValue, uint64(v))
 	return err
 }
 
 // throw makes message the pending exception, from within a host function.
 func (vm *VM) throw(message string) {
-	e := vm.must(vm.fn.newError)
+	e := vm.must(fnNewError)
 	v, err := vm.String(message)
 	if err != nil {
 		vm.abort(err)
 	}
 	name := vm.mustString("message")
-	vm.must0(vm.fn.setProp, e, uint64(name), uint64(v))
-	vm.must0(vm.fn.free, uint64(name))
-	vm.must0(vm.fn.freeValue, uint64(v))
-	vm.must0(vm.fn.freeValue, vm.must(vm.fn.throw, e))
-	vm.must0(vm.fn.freeValue, e)
+	vm.must0(fnSetProp, e, uint64(name), uint64(v))
+	vm.must0(fnFree, uint64(name))
+	vm.must0(fnFreeValue, uint64(v))
+	vm.must0(fnFreeValue, vm.must(fnThrow, e))
+	vm.must0(fnFreeValue, e)
 }
 
 // Flags of qjs_eval.
@@ -246,7 +246,7 @@ func (vm *VM) EvalModule(name, source string) (v Value, threw bool, err error) {
 func (vm *VM) eval(name, source string, flags uint64) (v Value, threw bool, err error) {
 	err = vm.withString(source, func(p, n uint64) error {
 		return vm.withString(name, func(np, _ uint64) error {
-			r, err := vm.get(vm.fn.eval, p, n, np, flags)
+			r, err := vm.get(fnEval, p, n, np, flags)
 			v = Value(r)
 			return err
 		})
@@ -259,20 +259,20 @@ func (vm *VM) eval(name, source string, flags uint64) (v Value, threw bool, err 
 
 // check exchanges an exception result for the pending exception.
 func (vm *VM) check(v Value) (Value, bool, error) {
-	bad, err := vm.get(vm.fn.isException, uint64(v))
+	bad, err := vm.get(fnIsException, uint64(v))
 	if err != nil || bad == 0 {
 		return v, false, err
 	}
 	if err := vm.Free(v); err != nil {
 		return 0, false, err
 	}
-	e, err := vm.get(vm.fn.getException)
+	e, err := vm.get(fnGetException)
 	return Value(e), true, err
 }
 
 // CallEntry calls a function of the prelude and frees the arguments.
 func (vm *VM) CallEntry(i int, args ...Value) (v Value, threw bool, err error) {
-	argv, err := vm.get(vm.fn.malloc, uint64(4*len(args)+4))
+	argv, err := vm.get(fnMalloc, uint64(4*len(args)+4))
 	if err != nil {
 		return 0, false, err
 	}
@@ -282,11 +282,11 @@ func (vm *VM) CallEntry(i int, args ...Value) (v Value, threw bool, err error) {
 		}
 	}
 	b := &vm.eng.boot
-	r, err := vm.get(vm.fn.call, uint64(b.entries[i]), uint64(b.undefPtr), uint64(len(args)), argv)
+	r, err := vm.get(fnCall, uint64(b.entries[i]), uint64(b.undefPtr), uint64(len(args)), argv)
 	if err != nil {
 		return 0, false, err
 	}
-	if _, err := vm.get(vm.fn.free, argv); err != nil {
+	if _, err := vm.get(fnFree, argv); err != nil {
 		return 0, false, err
 	}
 	for _, a := range args {
@@ -300,7 +300,7 @@ func (vm *VM) CallEntry(i int, args ...Value) (v Value, threw bool, err error) {
 // RunJob runs one pending job (a promise reaction). It tells whether there was
 // one; thrown is the exception of one that cannot be caught, else 0.
 func (vm *VM) RunJob() (ran bool, thrown Value, err error) {
-	r, err := vm.get(vm.fn.runJob)
+	r, err := vm.get(fnRunJob)
 	if err != nil {
 		return false, 0, err
 	}
@@ -310,6 +310,6 @@ func (vm *VM) RunJob() (ran bool, thrown Value, err error) {
 	case n > 0:
 		return true, 0, nil
 	}
-	e, err := vm.get(vm.fn.getException)
+	e, err := vm.get(fnGetException)
 	return true, Value(e), err
 }

@@ -3,7 +3,6 @@ package quickjs
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/tetratelabs/wazero/api"
@@ -47,52 +46,92 @@ type VM struct {
 	mod   api.Module       // of inst
 	mem   *memimage.Memory // of inst
 	ctx   context.Context
-	fn    functions
 	hooks Hooks
-	depth int // calls into the guest under way
 }
 
-// A function is an export with the stack that its calls run on. While it is
-// busy, a nested call needs a stack of its own.
-type function struct {
-	api.Function
-	name string
-	busy bool
-}
+// A function is an export that we call: its place in exports.
+type function int
 
-type functions struct {
-	initialize, qjsInit, setMaxStack, setLoader, setRejection, setGC, runGC *function
-	malloc, free                                                            *function
-	eval, compile, evalBytecode, call, runJob                               *function
-	isException, getException, throw, newError, setProp                     *function
-	newString, newNumber, newBytes, newHostFunction                         *function
-	text, freeText, number, freeValue, dupValue, valuePtr                   *function
-	typed, buffer, propIndex, isString                                      *function
-	undef, null, trueValue, falseValue, contextPtr                          *function
-}
+const (
+	fnInitialize function = iota
+	fnQjsInit
+	fnSetMaxStack
+	fnSetLoader
+	fnSetRejection
+	fnSetGC
+	fnRunGC
+	fnMalloc
+	fnFree
+	fnEval
+	fnCompile
+	fnEvalBytecode
+	fnCall
+	fnRunJob
+	fnIsException
+	fnGetException
+	fnThrow
+	fnNewError
+	fnSetProp
+	fnNewString
+	fnNewNumber
+	fnNewBytes
+	fnNewHostFunction
+	fnText
+	fnFreeText
+	fnNumber
+	fnFreeValue
+	fnDupValue
+	fnValuePtr
+	fnTyped
+	fnBuffer
+	fnPropIndex
+	fnIsString
+	fnUndef
+	fnNull
+	fnTrueValue
+	fnFalseValue
+	fnContextPtr
+)
 
-func (fs *functions) all() map[string]**function {
-	return map[string]**function{
-		"_initialize": &fs.initialize, "qjs_init": &fs.qjsInit,
-		"qjs_set_max_stack_size": &fs.setMaxStack, "qjs_set_module_loader": &fs.setLoader,
-		"qjs_set_promise_rejection_handler": &fs.setRejection,
-		"qjs_set_gc_threshold":              &fs.setGC, "qjs_run_gc": &fs.runGC,
-		"wasm_malloc": &fs.malloc, "wasm_free": &fs.free,
-		"qjs_compile": &fs.compile, "qjs_eval_bytecode": &fs.evalBytecode,
-		"qjs_eval": &fs.eval, "qjs_call": &fs.call, "qjs_execute_pending_job": &fs.runJob,
-		"qjs_is_exception": &fs.isException, "qjs_get_exception": &fs.getException,
-		"qjs_throw": &fs.throw, "qjs_new_error": &fs.newError, "qjs_set_prop_string": &fs.setProp,
-		"qjs_new_string": &fs.newString, "qjs_new_number": &fs.newNumber,
-		"qjs_new_uint8_array": &fs.newBytes, "qjs_new_host_function": &fs.newHostFunction,
-		"qjs_get_string_len": &fs.text, "qjs_free_cstring": &fs.freeText,
-		"qjs_get_float64": &fs.number, "qjs_free_value": &fs.freeValue,
-		"qjs_dup_value": &fs.dupValue, "qjs_get_value_ptr": &fs.valuePtr,
-		"qjs_get_typed_array_buffer": &fs.typed, "qjs_get_array_buffer": &fs.buffer,
-		"qjs_get_prop_uint32": &fs.propIndex, "qjs_is_string": &fs.isString,
-		"qjs_get_undefined": &fs.undef, "qjs_get_null": &fs.null,
-		"qjs_get_true": &fs.trueValue, "qjs_get_false": &fs.falseValue,
-		"qjs_get_context_ptr": &fs.contextPtr,
-	}
+var exports = [...]string{
+	fnInitialize:      "_initialize",
+	fnQjsInit:         "qjs_init",
+	fnSetMaxStack:     "qjs_set_max_stack_size",
+	fnSetLoader:       "qjs_set_module_loader",
+	fnSetRejection:    "qjs_set_promise_rejection_handler",
+	fnSetGC:           "qjs_set_gc_threshold",
+	fnRunGC:           "qjs_run_gc",
+	fnMalloc:          "wasm_malloc",
+	fnFree:            "wasm_free",
+	fnEval:            "qjs_eval",
+	fnCompile:         "qjs_compile",
+	fnEvalBytecode:    "qjs_eval_bytecode",
+	fnCall:            "qjs_call",
+	fnRunJob:          "qjs_execute_pending_job",
+	fnIsException:     "qjs_is_exception",
+	fnGetException:    "qjs_get_exception",
+	fnThrow:           "qjs_throw",
+	fnNewError:        "qjs_new_error",
+	fnSetProp:         "qjs_set_prop_string",
+	fnNewString:       "qjs_new_string",
+	fnNewNumber:       "qjs_new_number",
+	fnNewBytes:        "qjs_new_uint8_array",
+	fnNewHostFunction: "qjs_new_host_function",
+	fnText:            "qjs_get_string_len",
+	fnFreeText:        "qjs_free_cstring",
+	fnNumber:          "qjs_get_float64",
+	fnFreeValue:       "qjs_free_value",
+	fnDupValue:        "qjs_dup_value",
+	fnValuePtr:        "qjs_get_value_ptr",
+	fnTyped:           "qjs_get_typed_array_buffer",
+	fnBuffer:          "qjs_get_array_buffer",
+	fnPropIndex:       "qjs_get_prop_uint32",
+	fnIsString:        "qjs_is_string",
+	fnUndef:           "qjs_get_undefined",
+	fnNull:            "qjs_get_null",
+	fnTrueValue:       "qjs_get_true",
+	fnFalseValue:      "qjs_get_false",
+	fnContextPtr:      "qjs_get_context_ptr",
 }
 
 // scratchSize is the size of the guest buffer for results by reference.
@@ -110,10 +149,6 @@ func (e *Engine) over(ctx context.Context, mem *memimage.Memory) (*VM, error) {
 	}
 	vm := &VM{eng: e, inst: inst, mod: inst.Mod, mem: mem}
 	vm.ctx = wasmvm.Context(vm)
-	for name, slot := range vm.fn.all() {
-		// The stack of a call is allocated with its first use, see invoke.
-		*slot = &function{name: name}
-	}
 	return vm, nil
 }
 
@@ -190,44 +225,24 @@ func (vm *VM) outOfFuel() {
 	}
 }
 
-// invoke calls an export; stack holds the parameters and then the result.
-func (vm *VM) invoke(f *function, stack []uint64) error {
-	if err := vm.inst.Err(); err != nil {
-		return err
-	}
-	target := f.Function
-	if target == nil || f.busy {
-		target = vm.mod.ExportedFunction(f.name)
-		if target == nil {
-			return vm.fail(errGuest("no export " + f.name))
-		}
-		if f.Function == nil {
-			f.Function = target
-		}
-	}
-	nested := f.busy
-	f.busy = true
-	vm.depth++
-	err := target.CallWithStack(vm.ctx, stack)
-	vm.depth--
-	f.busy = nested
+// invoke calls an export. What is returned of an i32 is as of wazero: only the
+// low half of it means anything.
+func (vm *VM) invoke(f function, params ...uint64) (uint64, error) {
+	v, err := vm.inst.Call(vm.ctx, int(f), params...)
 	if err != nil {
-		return vm.fail(&GuestError{Reason: "trap in " + f.name, Err: err})
+		return 0, vm.fail(&GuestError{Reason: "trap in " + exports[f], Err: err})
 	}
-	return vm.inst.Err()
+	return v, nil
 }
 
-// get calls an export whose result is an i32. Only the low half of a slot with
-// an i32 means anything.
-func (vm *VM) get(f *function, params ...uint64) (uint64, error) {
-	var stack [6]uint64
-	copy(stack[:], params)
-	err := vm.invoke(f, stack[:])
-	return uint64(uint32(stack[0])), err
+// get calls an export whose result is an i32.
+func (vm *VM) get(f function, params ...uint64) (uint64, error) {
+	v, err := vm.invoke(f, params...)
+	return uint64(uint32(v)), err
 }
 
 // must is get within a host function.
-func (vm *VM) must(f *function, params ...uint64) uint64 {
+func (vm *VM) must(f function, params ...uint64) uint64 {
 	v, err := vm.get(f, params...)
 	if err != nil {
 		vm.abort(err)
@@ -235,16 +250,22 @@ func (vm *VM) must(f *function, params ...uint64) uint64 {
 	return v
 }
 
-func (vm *VM) must0(f *function, params ...uint64) { vm.must(f, params...) }
+func (vm *VM) must0(f function, params ...uint64) { vm.must(f, params...) }
 
 // reset makes the VM as new, or says why it cannot; see wasmvm.Instance.Restore.
 func (vm *VM) reset() error {
-	if vm.depth != 0 && vm.inst.Err() == nil {
-		return errors.New("quickjs: a call is under way")
-	}
 	vm.hooks = nil
-	return vm.inst.Restore()
+	_, err := vm.inst.Restore()
+	return err
 }
+
+func (vm *VM) cool() error {
+	vm.inst.Cool()
+	return nil
+}
+
+// trim gives back what is only there to be quicker.
+func (vm *VM) trim() error { return vm.inst.Trim() }
 
 func (vm *VM) close() {
 	vm.hooks = nil

@@ -5,11 +5,12 @@ import "fmt"
 // An assembler writes the output module section by section.
 type assembler struct {
 	*module
-	o       Options
-	shifts  bool // function indices move by one
-	oofType uint32
-	exports []Export // to add
-	out     []byte
+	o        Options
+	shifts   bool // function indices move by one
+	oofType  uint32
+	dispatch *dispatcher // to add, or nil
+	exports  []Export    // to add
+	out      []byte
 }
 
 func (m *module) rewrite(o Options) ([]byte, *Info, error) {
@@ -46,6 +47,9 @@ func (a *assembler) shift(fn uint32) uint32 {
 // plan checks the options against the module and decides what is added.
 func (a *assembler) plan(info *Info) error {
 	if err := a.planMeter(); err != nil {
+		return err
+	}
+	if err := a.planDispatch(); err != nil {
 		return err
 	}
 	if a.o.StripData && a.info.DropsData {
@@ -109,6 +113,12 @@ func (a *assembler) checkExports() error {
 		}
 		taken[name] = true
 	}
+	if a.dispatch != nil {
+		if taken[a.o.Dispatch] {
+			return &OptionError{"Dispatch", quote(a.o.Dispatch) + " is exported already"}
+		}
+		taken[a.o.Dispatch] = true
+	}
 	for _, e := range a.exports {
 		if taken[e.Name] {
 			return &OptionError{"Exports", quote(e.Name) + " is exported already"}
@@ -125,8 +135,18 @@ func (a *assembler) checkExports() error {
 func (a *assembler) section(id int) ([]byte, error) {
 	switch id {
 	case secType:
+		var more []byte
+		n := a.newTypes()
 		if a.o.Meter && int(a.oofType) == len(a.types) {
-			return a.extended(id, 1, []byte{0x60, 0, 0}), nil
+			more = append(more, 0x60, 0, 0)
+		}
+		if a.dispatch != nil {
+			more = append(more, a.dispatch.typ()...)
+		}
+		return a.extended(id, n, more), nil
+	case secFunction:
+		if a.dispatch != nil {
+			return a.extended(id, 1, appendU32(nil, uint32(len(a.types))+a.newTypes()-1)), nil
 		}
 	case secImport:
 		if a.o.Meter {
@@ -158,6 +178,17 @@ func (a *assembler) section(id int) ([]byte, error) {
 		return a.code()
 	}
 	return a.extended(id, 0, nil), nil
+}
+
+// newTypes is the number of types that are added; the dispatcher's is the last.
+func (a *assembler) newTypes() (n uint32) {
+	if a.o.Meter && int(a.oofType) == len(a.types) {
+		n++
+	}
+	if a.dispatch != nil {
+		n++
+	}
+	return n
 }
 
 // extended returns the section with its function indices shifted and n more
@@ -261,6 +292,10 @@ func (a *assembler) exportSection() []byte {
 		add(a.o.StackExport, KindGlobal, uint32(len(a.info.Globals))+1)
 		n++
 	}
+	if a.dispatch != nil {
+		add(a.o.Dispatch, KindFunc, a.shift(uint32(len(a.funcs))))
+		n++
+	}
 	return a.extended(secExport, n, more)
 }
 
@@ -289,13 +324,18 @@ func (a *assembler) data(id int) []byte {
 }
 
 func (a *assembler) code() ([]byte, error) {
+	var more []byte
+	n := uint32(0)
+	if a.dispatch != nil {
+		n, more = 1, a.dispatchBody()
+	}
 	if !a.o.Meter || len(a.bodies) == 0 {
-		return a.extended(secCode, 0, nil), nil
+		return a.extended(secCode, n, more), nil
 	}
 	e := emitter{m: a.module, exit: map[int32]*exits{}, fuel: uint32(len(a.info.Globals)), oof: uint32(a.info.ImportedFunctions)}
 	e.a.stack = a.o.StackExport != ""
 	out := make([]byte, 0, a.info.CodeBytes*3/2)
-	out = appendU32(out, uint32(len(a.bodies)))
+	out = appendU32(out, uint32(len(a.bodies))+n)
 	for i := range a.bodies {
 		e.out = e.out[:0]
 		if err := e.function(a.info.ImportedFunctions + i); err != nil {
@@ -303,5 +343,5 @@ func (a *assembler) code() ([]byte, error) {
 		}
 		out = appendVec(out, e.out)
 	}
-	return out, nil
+	return append(out, more...), nil
 }

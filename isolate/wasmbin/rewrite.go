@@ -30,6 +30,13 @@ type Options struct {
 	ExportGlobals string
 	// Exports are added to the module's own.
 	Exports []Export
+	// Dispatch, if not empty, exports a function that calls the exported
+	// functions DispatchTo by their place in that list. It takes the place as an
+	// i32 and then their parameters, and has their result, as i64s whatever they
+	// are: an i32 in the low half, a float as its bits. Where nothing is passed
+	// or returned it is zero.
+	Dispatch   string
+	DispatchTo []string
 
 	// MemoryMin and MemoryMax, where not zero, replace the limits of the
 	// module's own memory, in pages. MemoryMin may

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 
 	"github.com/tetratelabs/wazero"
@@ -20,18 +21,23 @@ const (
 	fuelModule   = "isolate_fuel"
 	fuelName     = "empty"
 	globalPrefix = "isolate_global_"
+	dispatcher   = "isolate_call"
 )
 
-// Rewriting says how a module is made ready for Compile: it counts down, and
-// exports its globals.
-func Rewriting(metered bool) wasmbin.Options {
-	return wasmbin.Options{
+// Rewriting says how a module is made ready for Compile: it counts down, exports
+// its globals, and has one entry for Instance.Call to the exports named.
+func Rewriting(metered bool, exports ...string) wasmbin.Options {
+	o := wasmbin.Options{
 		Meter:           metered,
 		FuelExport:      FuelExport,
 		OutOfFuelModule: fuelModule,
 		OutOfFuelName:   fuelName,
 		ExportGlobals:   globalPrefix,
 	}
+	if len(exports) > 0 {
+		o.Dispatch, o.DispatchTo = dispatcher, exports
+	}
+	return o
 }
 
 // Resettable says no to a module whose instances hold state that neither the
@@ -83,7 +89,7 @@ func Compile(ctx context.Context, module []byte, cache wazero.CompilationCache, 
 // Instantiate makes an instance over mem. Nothing of it has run.
 func (c *Code) Instantiate(ctx context.Context, mem *memimage.Memory) (api.Module, error) {
 	ctx = experimental.WithMemoryAllocator(ctx, mem)
-	mod, err := c.runtime.InstantiateModule(ctx, c.module, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	mod, err := c.runtime.InstantiateModule(ctx, c.module, wazero.NewModuleConfig().WithName("").WithStartFunctions().WithRandSource(noRandom{}))
 	if err == nil {
 		err = mem.Err()
 	}
@@ -108,3 +114,10 @@ func (c *Code) Close() error {
 	}
 	return err
 }
+
+// noRandom is what wazero's own WASI would draw from, which nothing here uses.
+// Without it each instance seeds a generator of its own.
+type noRandom struct{}
+
+// Read implements io.Reader.
+func (noRandom) Read([]byte) (int, error) { return 0, io.EOF }

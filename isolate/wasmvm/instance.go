@@ -57,6 +57,9 @@ type Instance struct {
 	Mod api.Module
 	Mem *memimage.Memory
 
+	frames []*frame
+	depth  int // calls under way
+
 	state   *State
 	globals []api.MutableGlobal
 	fuel    api.MutableGlobal // nil if nothing is counted
@@ -193,19 +196,77 @@ func (i *Instance) Fail(err error) error {
 // Err says why the instance is dead, nil while it lives.
 func (i *Instance) Err() error { return i.cause }
 
+// A frame is what a call takes: the interpreter's machine stack, and parameters.
+type frame struct {
+	api.Function
+	stack [8]uint64
+}
+
+// ErrNoEntry says that a module has none of the exports that are called.
+var ErrNoEntry = errors.New("the module has no entry for calls")
+
+// Call calls an export by its place in what Rewriting was told. A parameter or
+// result is as of wazero; without one it is zero. A call within a call has a
+// machine stack of its own, which is kept for the next one at this depth.
+func (i *Instance) Call(ctx context.Context, export int, params ...uint64) (uint64, error) {
+	if i.cause != nil {
+		return 0, i.cause
+	}
+	if i.depth == len(i.frames) {
+		f := i.Mod.ExportedFunction(dispatcher)
+		if f == nil {
+			return 0, ErrNoEntry
+		}
+		i.frames = append(i.frames, &frame{Function: f})
+	}
+	f := i.frames[i.depth]
+	f.stack[0] = uint64(export)
+	clear(f.stack[1+copy(f.stack[1:], params):])
+	i.depth++
+	err := f.CallWithStack(ctx, f.stack[:])
+	i.depth--
+	if i.cause != nil {
+		err = i.cause
+	}
+	return f.stack[0], err
+}
+
+// deep is how much memory a call that recurses far writes beside what others do.
+const deep = 64 << 10
+
+var errUnderWay = errors.New("a call is under way")
+
 // Restore makes the instance as new, or says why it cannot: its memory with its
 // size, its globals and its fuel. Code of a module that is Resettable can change
 // nothing else. One that was ended in the middle is not taken: its stack was
-// unwound from outside.
-func (i *Instance) Restore() error {
+// unwound from outside. far tells that the machine stack may have become large,
+// which it stays.
+func (i *Instance) Restore() (far bool, err error) {
 	if i.cause != nil {
-		return i.cause
+		return false, i.cause
 	}
-	if err := i.Mem.Reset(); err != nil {
-		return err
+	if i.depth != 0 {
+		return false, errUnderWay
+	}
+	dropped, err := i.Mem.Reset()
+	if err != nil {
+		return false, err
+	}
+	far = dropped >= deep
+	if far {
+		i.frames = nil
 	}
 	i.restoreGlobals()
-	return nil
+	return far, nil
+}
+
+// Cool gives the machine stacks back. They are had again for some microseconds.
+func (i *Instance) Cool() { i.frames = nil }
+
+// Trim gives back what the instance, which is as new, holds to be quicker.
+func (i *Instance) Trim() error {
+	i.frames = nil
+	return i.Mem.Drop()
 }
 
 // Close ends the instance and gives its memory back.

@@ -18,14 +18,16 @@ type PoolOptions[V any] struct {
 	Make  func(ctx context.Context) (V, error)
 	Reset func(V) error
 	Close func(V)
-	// Trim gives back what a clean VM holds only to be quicker.
-	Trim func(V) error
+	// Prepare makes a clean VM quicker. Cool gives back what of that is had again
+	// at once, Trim all of it.
+	Prepare, Cool, Trim func(V) error
 	// Idle is how many clean VMs are made ahead, and kept however long nobody
 	// wants them. Most is how many are kept for TrimAfter; less than Idle means
 	// Idle.
 	Idle, Most int
 	// TrimAfter is how long a VM may be idle before it is closed or, if it is
-	// one of the last, trimmed; 0 means DefaultTrimAfter.
+	// one of the last, trimmed; 0 means DefaultTrimAfter. It is cooled after a
+	// tenth of that.
 	TrimAfter time.Duration
 }
 
@@ -47,9 +49,9 @@ type Pool[V any] struct {
 
 // kept is a clean VM that nobody uses.
 type kept[V any] struct {
-	vm      V
-	since   time.Time
-	trimmed bool
+	vm    V
+	since time.Time
+	stage int // 1 if it was cooled, 2 if trimmed
 }
 
 // PoolStats counts what a Pool did.
@@ -81,8 +83,7 @@ func (p *Pool[V]) Fill(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// It is clean; this takes the page faults of a first call.
-		if err := p.opts.Reset(vm); err != nil {
+		if err := p.opts.Prepare(vm); err != nil {
 			p.Discard(vm)
 			return err
 		}
@@ -117,7 +118,7 @@ func (p *Pool[V]) keep(vm V) {
 	}
 	p.idle = append(p.idle, kept[V]{vm: vm, since: time.Now()})
 	if p.trimmer == nil {
-		p.trimmer = time.AfterFunc(p.opts.TrimAfter, p.trim)
+		p.trimmer = time.AfterFunc(p.opts.TrimAfter/10, p.trim)
 	}
 	p.mu.Unlock()
 }
@@ -133,25 +134,31 @@ func (p *Pool[V]) trim() {
 		return
 	}
 	now := time.Now()
-	due := func(k *kept[V]) bool { return now.Sub(k.since) >= p.opts.TrimAfter }
 	n := 0
-	for n < len(p.idle)-p.opts.Idle && due(&p.idle[n]) {
+	for n < len(p.idle)-p.opts.Idle && now.Sub(p.idle[n].since) >= p.opts.TrimAfter {
 		n++
 	}
 	tooMany := slices.Clone(p.idle[:n])
 	p.idle = slices.Delete(p.idle, 0, n)
+	stages := [...]struct {
+		after time.Duration
+		do    func(V) error
+	}{{p.opts.TrimAfter / 10, p.opts.Cool}, {p.opts.TrimAfter, p.opts.Trim}}
 	next := time.Duration(0)
 	for i := range p.idle {
 		k := &p.idle[i]
-		if !due(k) {
-			if left := p.opts.TrimAfter - now.Sub(k.since); next == 0 || left < next {
-				next = left
+		for ; k.stage < len(stages); k.stage++ {
+			s := stages[k.stage]
+			if left := s.after - now.Sub(k.since); left > 0 {
+				if next == 0 || left < next {
+					next = left
+				}
+				break
 			}
-		} else if !k.trimmed {
-			if err := p.opts.Trim(k.vm); err == nil {
+			// An error would be the same again.
+			if err := s.do(k.vm); err == nil && k.stage == len(stages)-1 {
 				p.stats.Trims++
 			}
-			k.trimmed = true // an error would be the same again
 		}
 	}
 	if next > 0 {

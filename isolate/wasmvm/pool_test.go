@@ -9,7 +9,7 @@ import (
 )
 
 // A fake is a VM that notes what is done to it.
-type fake struct{ used, trimmed, closed bool }
+type fake struct{ used, cool, trimmed, closed bool }
 
 var errGrown = errors.New("it has grown")
 
@@ -39,7 +39,7 @@ func newFakes(idle, most int, after time.Duration) (*fakes, *Pool[*fake]) {
 			return nil
 		}
 	}
-	closeIt, reset := set(func(vm *fake) { vm.closed = true }), set(func(vm *fake) { vm.trimmed = false })
+	closeIt, reset := set(func(vm *fake) { vm.closed = true }), set(func(vm *fake) { vm.cool, vm.trimmed = false, false })
 	return f, NewPool(PoolOptions[*fake]{
 		Make: func(context.Context) (*fake, error) {
 			f.mu.Lock()
@@ -54,9 +54,11 @@ func newFakes(idle, most int, after time.Duration) (*fakes, *Pool[*fake]) {
 			}
 			return reset(vm)
 		},
-		Close: func(vm *fake) { _ = closeIt(vm) },
-		Trim:  set(func(vm *fake) { vm.trimmed = true }),
-		Idle:  idle, Most: most, TrimAfter: after,
+		Close:   func(vm *fake) { _ = closeIt(vm) },
+		Prepare: set(func(*fake) {}),
+		Cool:    set(func(vm *fake) { vm.cool = true }),
+		Trim:    set(func(vm *fake) { vm.trimmed = true }),
+		Idle:    idle, Most: most, TrimAfter: after,
 	})
 }
 
@@ -116,7 +118,7 @@ func TestPoolShrinks(t *testing.T) {
 		t.Errorf("%d VMs are kept, most are 4", n)
 	}
 	waitFor(t, "two VMs, trimmed", func() bool { s := p.Stats(); return s.Live == 2 && s.Idle == 2 && s.Trims == 2 })
-	if n := f.count(func(vm *fake) bool { return vm.trimmed && !vm.closed }); n != 2 {
+	if n := f.count(func(vm *fake) bool { return vm.cool && vm.trimmed && !vm.closed }); n != 2 {
 		t.Errorf("%d are trimmed", n)
 	}
 	vm, err := p.Get(t.Context())
