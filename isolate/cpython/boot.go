@@ -145,7 +145,7 @@ func (e *Engine) boot(ctx context.Context, data []byte) ([]byte, error) {
 		return nil, errors.New("cpython: the data does not fit the memory")
 	}
 	_, err = vm.mod.ExportedFunction("_start").Call(vm.ctx)
-	if hooks.memory == nil {
+	if !hooks.whole {
 		return nil, fmt.Errorf("cpython: boot: no image was taken: %w\n%s", errors.Join(vm.Err(), err), hooks.output)
 	}
 	return hooks.memory, nil
@@ -159,15 +159,22 @@ type bootHooks struct {
 	ready  bool
 	stack  uint32
 	frame  uint32
-	memory []byte
+	memory []byte // the image
+	whole  bool   // it is as it should be
 }
 
 // errImage ends the boot when the image was taken.
 var errImage = errors.New("the image was taken")
 
 // Message implements Hooks: the script has done its part and says where things
-// are. The next thing that it does is to ask for the time.
+// are. Then it asks for the time, which is when the image is taken, goes on to
+// say where all objects are, and asks for the time again.
 func (h *bootHooks) Message(b []byte) ([]byte, error) {
+	if h.memory != nil && len(b) > 0 && b[0] == messageObjects {
+		later, ok := h.vm.mod.Memory().Read(0, uint32(len(h.memory)))
+		h.whole = ok && immortalize(h.memory, later, b[1:]) > 0
+		return nil, nil
+	}
 	var at struct{ Dispatch, Tuple, Stack, StackSize, Frame uint32 }
 	if err := json.Unmarshal(b, &at); err != nil {
 		return nil, fmt.Errorf("cpython: boot says %q: %w", b, err)
@@ -180,10 +187,13 @@ func (h *bootHooks) Message(b []byte) ([]byte, error) {
 
 // Now implements Hooks.
 func (h *bootHooks) Now() (realtime, monotonic int64, err error) {
-	if !h.ready {
+	switch {
+	case !h.ready:
 		return 0, 0, nil
+	case h.memory == nil:
+		return 0, 0, h.take()
 	}
-	return 0, 0, errors.Join(errImage, h.take())
+	return 0, 0, errImage
 }
 
 // take copies the memory as it is in the middle of a call.

@@ -285,9 +285,49 @@ linecache.clearcache()
 gc.collect()
 gc.freeze()
 # Free memory, so that most runs need no more: one that grew cannot be reset.
-_room = bytearray(8 << 20)
-del _room
+_room = bytes(5 << 20)
 _stack = array.array('b', [0]) * (4 << 20)
+
+
+def _plug(top, most):
+    """Takes the holes in the heap below top, for good, so that what a run makes
+    stands side by side behind it: a page that is written is one to be reset."""
+    holes = [None] * most
+    n = 0
+    for size in itertools.chain(range(8192, 1, -8), (None,)):
+        while n < most:
+            hole = object() if size is None else bytes(size)
+            if id(hole) > top:
+                break
+            holes[n] = hole
+            n += 1
+    return holes
+
+
+_holes = _plug(id(_room), 1 << 16)
+del _room
+
+
+def _objects():
+    """Gives the addresses of all objects there are. It runs after the image was
+    taken, so what it makes itself is not in there."""
+    gc.unfreeze()
+    todo, seen = gc.get_objects(), {}
+    while todo:
+        found = []
+        for o in todo:
+            if id(o) not in seen:
+                seen[id(o)] = None
+                found.append(o)
+        todo = gc.get_referents(*found)
+        for o in found:
+            if type(o) is types.CodeType:
+                todo += (o.co_consts, o.co_names, o.co_filename, o.co_name, o.co_qualname, o.co_linetable, o.co_exceptiontable)
+    return array.array('I', seen).tobytes()
+
+
 _frame = sys._getframe()
 _write(0, json.dumps(dict(zip(('Dispatch', 'Tuple', 'Frame', 'Stack', 'StackSize'), (id(dispatch), id(()), id(_frame), *_stack.buffer_info())))).encode())
+time.time()
+_write(0, b'O' + _objects())
 time.time()
