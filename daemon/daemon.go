@@ -124,10 +124,13 @@ type Daemon struct {
 	tenants  *tenantTable
 	egress   *egressUse
 	backends *backends
-	metrics  *metrics
-	bodies   *budget
-	peers    sync.Map // net.Conn → *peer
-	roots    []byte   // the host's certificates, PEM
+	// functions are the deployments that are kept in memory.
+	functions *functionTable
+
+	metrics *metrics
+	bodies  *budget
+	peers   sync.Map // net.Conn → *peer
+	roots   []byte   // the host's certificates, PEM
 
 	diagnosis diagnosis
 	stopping  atomic.Bool
@@ -152,6 +155,7 @@ func New(ctx context.Context, cfg Config) (*Daemon, error) {
 	d.tenants = newTenantTable(d)
 	d.egress = newEgressUse(d)
 	d.backends = newBackends()
+	d.functions = newFunctionTable(d)
 	// The parts live as long as the daemon; ctx ends their start alone.
 	giveUp := context.AfterFunc(ctx, func() { d.cancel(ctx.Err()) })
 	err := d.start(d.base)
@@ -241,6 +245,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 		d.recordings.Close()
 	}
 	if d.data != nil {
+		d.functions.save()
 		errs = append(errs, d.data.Close())
 	}
 	if d.audit != nil {

@@ -103,11 +103,16 @@ func startDaemon(t *testing.T) *testDaemon {
 
 func startDaemonWith(t *testing.T, policyText string) *testDaemon {
 	t.Helper()
+	return startDaemonIn(t, t.TempDir(), policyText)
+}
+
+// startDaemonIn starts one on the state that another one may have left.
+func startDaemonIn(t *testing.T, dir, policyText string) *testDaemon {
+	t.Helper()
 	initPath, err := sandboxInit()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
 	p, err := policy.Parse("test", []byte(policyText))
 	if err != nil {
 		t.Fatal(err)

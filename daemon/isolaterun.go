@@ -33,7 +33,11 @@ func (d *Daemon) planIsolate(p *plan) error {
 			Allowed: strings.Join(isolateLanguages, ", ")}
 	}
 	var err error
-	if p.limits, err = lower(p.profile.Isolate.Limits, p.request.Limits); err != nil {
+	granted := p.profile.Isolate.Limits
+	if p.ceiling != nil {
+		granted = granted.AtMost(*p.ceiling)
+	}
+	if p.limits, err = lower(granted, p.request.Limits); err != nil {
 		return err
 	}
 	if p.bindings, err = grants(p.profile.Isolate.Bindings, p.request.Bindings); err != nil {
@@ -161,6 +165,10 @@ func isolateRequest(r *run, p *plan) *isolate.Request {
 			Wall: p.limits.Wall.Std(), CPU: p.limits.CPU.Std(), Memory: p.limits.Memory.Bytes(), Output: p.limits.Output.Bytes(),
 			Result: maxResult, Calls: p.limits.Calls, Requests: p.limits.Requests, Concurrency: maxConcurrentCalls,
 		}}
+	if p.function != nil && p.deterministic == nil {
+		// A deterministic call is a run like any other, which can be replayed.
+		req.Function, req.Language, req.Modules, req.Main = p.function.code, "", nil, ""
+	}
 	for name, g := range p.bindings {
 		req.Bindings = append(req.Bindings, isolate.Binding{Name: name, Methods: g.methods})
 	}

@@ -34,6 +34,8 @@ type plan struct {
 	// be possible.
 	deterministic *api.Deterministic
 	record        bool
+	function      *deployed      // nil unless a deployed function is called
+	ceiling       *policy.Limits // of the deployment
 }
 
 // handleRun is POST /v1/tenants/{tenant}/run.
@@ -46,7 +48,21 @@ func (d *Daemon) handleRun(q *request) error {
 	if err != nil {
 		return err
 	}
-	r := d.newRun(q, &req, modules)
+	hash := ""
+	if req.RunID != "" {
+		text, err := json.Marshal(&req)
+		if err != nil {
+			return fmt.Errorf("encode the request: %w", err)
+		}
+		sum := sha256.Sum256(text)
+		hash = hex.EncodeToString(sum[:])
+	}
+	r := d.newRun(q, &req, hash, codeHash(&req, modules))
+	return d.startRun(q, r, func() (*plan, error) { return d.planRun(q.tenant, &req, modules, main) })
+}
+
+// startRun registers a run, plans, records and starts it, and answers.
+func (d *Daemon) startRun(q *request, r *run, plan func() (*plan, error)) error {
 	if !d.begin() {
 		return errStopping
 	}
@@ -57,13 +73,16 @@ func (d *Daemon) handleRun(q *request) error {
 		d.work.Done()
 		return d.joinRun(q, r, old)
 	}
-	p, err := d.planRun(q.tenant, &req, modules, main)
+	p, err := plan()
 	if err == nil {
 		r.mu.Lock()
 		r.record.Environment, r.record.Deterministic = p.environment, p.deterministic
 		r.mu.Unlock()
-		_, err = d.record(ctx, audit.Record{Kind: audit.KindRun, Tenant: r.tenant, RunID: r.id, Caller: r.caller,
-			Fields: runStart{"start", p.environment, req.Language, r.codeSHA}})
+		start := runStart{Phase: "start", Environment: p.environment, Language: p.request.Language, CodeSHA256: r.codeSHA}
+		if p.function != nil {
+			start.Function = p.function.name
+		}
+		_, err = d.record(ctx, audit.Record{Kind: audit.KindRun, Tenant: r.tenant, RunID: r.id, Caller: r.caller, Fields: start})
 	}
 	if err != nil {
 		d.refuse(ctx, r, err)
@@ -86,15 +105,14 @@ func (d *Daemon) handleRun(q *request) error {
 	return d.answerRun(q, r)
 }
 
-func (d *Daemon) newRun(q *request, req *api.RunRequest, modules map[string]string) *run {
-	id, hash := req.RunID, ""
+// newRun makes a run that is not registered yet. hash is that of all that was
+// asked for, when the caller gave the id.
+func (d *Daemon) newRun(q *request, req *api.RunRequest, hash, codeSHA string) *run {
+	id := req.RunID
 	if id == "" {
 		id = newID("run-")
-	} else if text, err := json.Marshal(req); err == nil {
-		sum := sha256.Sum256(text)
-		hash = hex.EncodeToString(sum[:])
 	}
-	r := &run{id: id, kind: audit.KindRun, request: hash, tenant: q.tenant, caller: q.caller(), done: make(chan struct{}), codeSHA: codeHash(req, modules), cancel: func(error) {}}
+	r := &run{id: id, kind: audit.KindRun, request: hash, tenant: q.tenant, caller: q.caller(), done: make(chan struct{}), codeSHA: codeSHA, cancel: func(error) {}}
 	r.record = api.Run{RunID: id, Tenant: q.tenant, Language: req.Language, Status: api.StatusRunning, Phase: "not_started",
 		CodeSHA256: r.codeSHA, Started: time.Now().UTC()}
 	return r
@@ -218,19 +236,24 @@ func checkEnv(field string, env map[string]string) error {
 
 // planRun holds the request against the policy.
 func (d *Daemon) planRun(tenant string, req *api.RunRequest, modules map[string]string, main string) (*plan, error) {
-	profile, err := d.policy.For(tenant)
-	if err != nil {
-		return nil, err
+	p := &plan{request: req, modules: modules, main: main}
+	return p, d.choose(tenant, p)
+}
+
+// choose completes a plan by the tenant's policy as it is now.
+func (d *Daemon) choose(tenant string, p *plan) (err error) {
+	if p.profile, err = d.policy.For(tenant); err != nil {
+		return err
 	}
-	p := &plan{request: req, profile: profile, modules: modules, main: main}
-	p.environment, err = policy.Choose(policy.Step{Language: req.Language, Needs: req.Needs, Environment: req.Environment}, profile)
+	req := p.request
+	p.environment, err = policy.Choose(policy.Step{Language: req.Language, Needs: req.Needs, Environment: req.Environment}, p.profile)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if p.environment == policy.Isolate {
-		return p, d.planIsolate(p)
+		return d.planIsolate(p)
 	}
-	return p, d.planJailRun(p)
+	return d.planJailRun(p)
 }
 
 // lower applies the request's limits to what is granted.
@@ -243,8 +266,8 @@ func lower(granted policy.Limits, req *policy.Limits) (policy.Limits, error) {
 
 // execute runs the plan and completes the record.
 func (d *Daemon) execute(ctx context.Context, r *run, p *plan) {
-	if _, err := d.audit.PutCode(ctx, codeText(p.request, p.modules)); err != nil {
-		d.refuse(ctx, r, &auditError{err})
+	if err := d.keepCode(ctx, p); err != nil {
+		d.refuse(ctx, r, err)
 		return
 	}
 	if p.environment == policy.Isolate {
@@ -252,6 +275,20 @@ func (d *Daemon) execute(ctx context.Context, r *run, p *plan) {
 	} else {
 		d.executeInJail(ctx, r, p)
 	}
+}
+
+// keepCode puts the code beside the records; that of a deployment once.
+func (d *Daemon) keepCode(ctx context.Context, p *plan) error {
+	if p.function != nil && p.function.kept.Load() {
+		return nil
+	}
+	if _, err := d.audit.PutCode(ctx, codeText(p.request, p.modules)); err != nil {
+		return &auditError{err}
+	}
+	if p.function != nil {
+		p.function.kept.Store(true)
+	}
+	return nil
 }
 
 // refuse ends a run that did not start.
@@ -325,6 +362,7 @@ type runStart struct {
 	Environment string `json:"environment"`
 	Language    string `json:"language"`
 	CodeSHA256  string `json:"code_sha256"`
+	Function    string `json:"function,omitempty"`
 }
 
 // A runEnd is what the audit log keeps of a run: not its output and result.
@@ -339,6 +377,7 @@ type runEnd struct {
 	Error       *runError        `json:"error,omitempty"`
 	ExitCode    *int             `json:"exit_code,omitempty"`
 	Signal      string           `json:"signal,omitempty"`
+	Function    string           `json:"function,omitempty"`
 	Denials     []api.Denial     `json:"denials,omitempty"`
 	Denied      int              `json:"denied,omitempty"`
 	Calls       []api.CallRecord `json:"calls,omitempty"`
@@ -356,7 +395,7 @@ type runError struct {
 
 func runFields(r *api.Run) *runEnd {
 	f := &runEnd{Phase: r.Phase, Status: r.Status, Environment: r.Environment, Language: r.Language, CodeSHA256: r.CodeSHA256,
-		Started: r.Started, Usage: &r.Usage, ExitCode: r.ExitCode, Signal: r.Signal,
+		Started: r.Started, Usage: &r.Usage, ExitCode: r.ExitCode, Signal: r.Signal, Function: r.Function,
 		Denials: r.Denials[:min(len(r.Denials), maxAudited)], Denied: len(r.Denials),
 		Calls: r.Calls[:min(len(r.Calls), maxAudited)], Called: len(r.Calls)}
 	if r.Error != nil {

@@ -23,6 +23,7 @@ const (
 	opEncode
 	opRandom
 	opCancel
+	opReady
 )
 
 // calls are the host calls of a run.
@@ -64,7 +65,11 @@ const maxQueued = 16 << 20
 
 // Call implements quickjs.Hooks: what the prelude asks for.
 func (r *run) Call(a *quickjs.Args) (quickjs.Value, error) {
-	switch a.Int(0) {
+	op := a.Int(0)
+	if err := r.prep.allow(op); err != nil {
+		return 0, err
+	}
+	switch op {
 	case opDone:
 		return 0, r.done(a.Text(1))
 	case opFail:
@@ -88,6 +93,8 @@ func (r *run) Call(a *quickjs.Args) (quickjs.Value, error) {
 		return a.VM().Bytes(b)
 	case opCancel:
 		r.calls.cancel(a.Int(1))
+	case opReady:
+		r.ready(a.Text(1))
 	default:
 		return r.webCall(a)
 	}

@@ -25,6 +25,9 @@ func fill(v reflect.Value, n *int) {
 		fill(v.Elem(), n)
 	case reflect.Struct:
 		for i := range v.NumField() {
+			if f := v.Type().Field(i); !f.IsExported() || f.Tag.Get("json") == "-" {
+				continue // does not travel
+			}
 			fill(v.Field(i), n)
 		}
 	case reflect.Map:
@@ -59,6 +62,7 @@ func fill(v reflect.Value, n *int) {
 func TestCodec(t *testing.T) {
 	t.Run("job", roundTrip[jobMessage])
 	t.Run("result", roundTrip[Result])
+	t.Run("code", roundTrip[codeMessage])
 	t.Run("event", roundTrip[Event])
 }
 

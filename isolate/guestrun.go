@@ -29,6 +29,7 @@ type guestRun struct {
 	calls   caller
 	settled int // calls that the host has answered
 	outcome *outcome
+	prep    *preparing // nil in a call
 }
 
 // begin prepares a run of a job. The caller calls end when it is over.
@@ -72,6 +73,9 @@ func (r *guestRun) age() time.Duration {
 
 // Write implements the Hooks of engines.
 func (r *guestRun) Write(fd int, b []byte) error {
+	if err := r.prep.refuse(whyPrints); err != nil {
+		return err
+	}
 	if over := r.usage.Output + int64(len(b)); over > r.req.Limits.Output {
 		return limitError("output", over, r.req.Limits.Output)
 	}
@@ -145,6 +149,9 @@ type reply struct {
 
 // ask makes a host call and waits for its answer. An error ends the run.
 func (r *guestRun) ask(c Call) (reply, error) {
+	if err := r.prep.refuse(whyCalls); err != nil {
+		return reply{}, err
+	}
 	if !r.req.granted(c.Binding, c.Method) {
 		return reply{}, &Error{Kind: KindThrown, Message: "the code called " + cut(c.Binding+"."+c.Method, 100) + ", which it was not granted"}
 	}
@@ -217,6 +224,9 @@ func (r *guestRun) ended() error {
 }
 
 func (r *guestRun) log(level, message, data string) error {
+	if err := r.prep.refuse(whyPrints); err != nil {
+		return err
+	}
 	switch level {
 	case "debug", "info", "warn", "error":
 	default:
@@ -256,12 +266,18 @@ func (r *guestRun) cpu() time.Duration {
 
 // Now implements the Hooks of engines.
 func (r *guestRun) Now() (realtime, monotonic int64, err error) {
+	if err := r.prep.refuse(whyClock); err != nil {
+		return 0, 0, err
+	}
 	realtime, monotonic = r.clock.now()
 	return realtime, monotonic, nil
 }
 
 // Sleep implements the Hooks of engines.
 func (r *guestRun) Sleep(ns int64) error {
+	if err := r.prep.refuse(whyTimers); err != nil {
+		return err
+	}
 	d := time.Duration(ns)
 	if r.clock.virtual() {
 		r.clock.advance(r.clock.elapsed() + min(d, maxWall))
@@ -283,7 +299,10 @@ func (r *guestRun) Sleep(ns int64) error {
 }
 
 // Random implements the Hooks of engines.
-func (r *guestRun) Random(b []byte) { r.random.Read(b) }
+func (r *guestRun) Random(b []byte) {
+	r.prep.note(whyRandom)
+	r.random.Read(b)
+}
 
 func (r *guestRun) done(value string) error {
 	if r.outcome != nil {

@@ -52,11 +52,16 @@ func NewInProcess(ctx context.Context, cfg Config) (Pool, error) {
 
 // Run implements Pool.
 func (p *inProcess) Run(ctx context.Context, req *Request, host Host) (*Result, error) {
-	if err := req.Validate(); err != nil {
+	req, err := req.resolve()
+	if err != nil {
 		return nil, err
 	}
 	if req.Language == languageWasm {
 		return nil, requestError("language", "is wasm, which runs in worker processes only; here everything runs in one process")
+	}
+	job := &jobMessage{Request: req}
+	if req.Function != nil {
+		job = functionJob(req)
 	}
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -64,16 +69,26 @@ func (p *inProcess) Run(ctx context.Context, req *Request, host Host) (*Result, 
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(p.ctx, cancel)
 	var res *Result
-	err := errors.New("isolate: the run ended without a result")
+	err = errors.New("isolate: the run ended without a result")
 	done := make(chan struct{})
 	go func() {
 		defer p.leave()
 		defer cancel()
 		defer stop()
-		runOn(ctx, p.engines, &jobMessage{Request: req}, host, func(r *Result, e error) {
+		finish := func(r *Result, e error) {
 			res, err = r, e
 			close(done)
-		})
+		}
+		if f := req.Function; f != nil {
+			send := func(context.Context) (*functionCode, error) {
+				return &functionCode{Tenant: f.tenant, Language: f.language, Main: f.main, Modules: f.modules}, nil
+			}
+			if err := p.engines.hold(ctx, job, send); err != nil {
+				finish(nil, err)
+				return
+			}
+		}
+		runOn(ctx, p.engines, job, host, finish)
 	}()
 	<-done
 	if err != nil {

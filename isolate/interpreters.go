@@ -25,6 +25,8 @@ type engines struct {
 	js *quickjs.Engine // nil where there is none
 	// modules are nil where no tenant's own module may run.
 	modules *modules
+	// kept are the functions that were run here.
+	kept keptFunctions
 
 	mu     sync.Mutex
 	python *cpython.Engine
@@ -36,6 +38,7 @@ type engines struct {
 func (e *engines) close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.kept.close()
 	var err error
 	if e.js != nil {
 		err = e.js.Close()
@@ -75,6 +78,24 @@ func (e *engines) runPython(ctx context.Context, job *jobMessage, host Host, fin
 	// takes as long as a small run.
 	runtime.Gosched()
 	python.Put(vm)
+}
+
+// runKept is runOn for a function.
+func (e *engines) runKept(ctx context.Context, job *jobMessage, host Host, finish func(*Result, error)) {
+	switch job.Request.Language {
+	case languagePython:
+		python, err := e.forPython(ctx)
+		if err != nil {
+			finish(nil, err)
+			return
+		}
+		runFunction(ctx, e, pythonFunctions(python), job, host, finish)
+	case "js", "ts":
+		runFunction(ctx, e, e.jsFunctions(), job, host, finish)
+	default: // is run as any other code
+		job.kept = nil
+		runOn(ctx, e, job, host, finish)
+	}
 }
 
 // bootPython makes a snapshot, or takes the one in cacheDir, where the compiled

@@ -70,5 +70,9 @@ func (e *engines) runWasm(ctx context.Context, job *jobMessage, host Host, finis
 	if l, ok := host.(loader); ok && fresh {
 		l.compiled()
 	}
+	if job.Request.Prepare {
+		finish(prepared(keptState{reason: whyLanguage}), nil)
+		return
+	}
 	finish(executeWasm(ctx, module, job, host), nil)
 }

@@ -30,8 +30,11 @@ func (p *workerPool) runOwn(ctx context.Context, req *Request, host Host) (*Resu
 	p.runs.Add(1)
 	started, kind := time.Now(), kindOf(req)
 	job, key := &jobMessage{Request: req}, (*moduleKey)(nil)
-	if kind == kindWasm {
+	switch {
+	case kind == kindWasm:
 		job, key = wasmJobOf(req)
+	case req.Function != nil:
+		job = functionJob(req)
 	}
 	// A place may take a while; as long as the run may, and no longer.
 	limited, cancel := context.WithDeadline(ctx, started.Add(req.Limits.Wall))

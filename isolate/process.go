@@ -223,7 +223,7 @@ func (w *process) fail(reason string, err error) {
 }
 
 func (w *process) dispatch(payload []byte) error {
-	f, err := decodeFrame(payload, string([]rune{frameEvent, frameCall, frameDrop, frameWaiting, frameLoaded, frameResult}))
+	f, err := decodeFrame(payload, string([]rune{frameEvent, frameCall, frameDrop, frameWaiting, frameLoaded, frameNeed, frameResult}))
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,8 @@ const (
 	messageFailed  = 'F' // what the code did not catch
 	messageLog     = 'L' // level, data, text
 	messageCall    = 'C' // binding, method, arguments
+	messageImpure  = 'I' // why a module cannot be evaluated for no call
+	messageRaised  = 'X' // a module that is evaluated for no call has raised something
 )
 
 // Kinds of Event.
@@ -34,32 +36,55 @@ type pythonRun struct {
 
 // executePython runs a job in a clean VM. It always returns a Result.
 func executePython(ctx context.Context, vm *cpython.VM, job *jobMessage, host Host) *Result {
-	req, r := job.Request, &pythonRun{vm: vm}
+	return executePythonBy(ctx, vm, job, host, (*pythonRun).main)
+}
+
+func executePythonBy(ctx context.Context, vm *cpython.VM, job *jobMessage, host Host, main func(*pythonRun) error) *Result {
+	r := &pythonRun{vm: vm}
 	defer r.begin(ctx, job, host, vm.Fuel)()
-	b, err := json.Marshal(pythonJob(req))
-	if err == nil {
-		err = vm.Run(r, cpython.Job{Message: b, Files: req.Modules, Memory: uint64(req.Limits.Memory)})
-	}
+	err := main(r)
 	if ferr := r.flush(true); err == nil {
 		err = ferr
 	}
 	return r.result(err)
 }
 
+// main evaluates the main module and calls its function.
+func (r *pythonRun) main() error { return r.do("") }
+
+// What dispatch does with a job; nothing said is all of it.
+const (
+	opPrepare = "prepare" // evaluate the module of a function
+	opCallIt  = "call"    // call the function of that
+)
+
+// do has dispatch do op with the job.
+func (r *pythonRun) do(op string) error {
+	b, err := json.Marshal(pythonJob(r.req, op))
+	if err != nil {
+		return err
+	}
+	return r.vm.Run(r, cpython.Job{Message: b, Files: r.req.Modules, Memory: uint64(r.req.Limits.Memory)})
+}
+
 // pythonJob is what the guest is told of a request.
-func pythonJob(req *Request) any {
+func pythonJob(req *Request, op string) any {
 	type binding struct {
 		Name    string   `json:"name"`
 		Methods []string `json:"methods"`
 	}
 	j := struct {
+		Op       string            `json:"op"`
 		Main     string            `json:"main"`
 		Modules  map[string]string `json:"modules"`
 		Input    json.RawMessage   `json:"input"`
 		Env      map[string]string `json:"env"`
 		Bindings []binding         `json:"bindings"`
 		Fetch    bool              `json:"fetch"`
-	}{req.Main, req.Modules, req.Input, req.Env, []binding{}, req.Fetch}
+	}{op, req.Main, req.Modules, req.Input, req.Env, []binding{}, req.Fetch}
+	if op == opCallIt {
+		j.Modules = nil // it has them
+	}
 	if len(j.Input) == 0 {
 		j.Input = json.RawMessage("null")
 	}
@@ -79,8 +104,20 @@ func (r *pythonRun) Message(b []byte) ([]byte, error) {
 	case messageStarted:
 		if r.phase == PhaseNotStarted {
 			r.phase = PhaseStarted
+			if r.prep != nil {
+				r.prep.idle = false
+			}
 		}
 		return nil, nil
+	case messageImpure:
+		if r.prep != nil {
+			return nil, r.prep.refuse(cut(body, 200))
+		}
+	case messageRaised:
+		if r.prep != nil {
+			r.prep.idle, r.prep.failed = true, true
+			return nil, nil
+		}
 	case messageDone:
 		return nil, r.done(body)
 	case messageFailed:

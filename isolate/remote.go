@@ -42,6 +42,7 @@ type remote struct {
 	requests   int
 	output     int64
 	events     int
+	sent       bool // the code of its function
 	group      sync.WaitGroup
 
 	answering sync.Mutex // held while an ordered answer is sent
@@ -264,6 +265,8 @@ func (r *remote) take(f *frame) error {
 		return nil
 	case frameLoaded:
 		return r.takeLoaded()
+	case frameNeed:
+		return r.takeNeed()
 	case frameWaiting:
 		if r.order != nil && r.req.Paced {
 			r.order.Waiting(int(min(f.call, 1<<30)))
@@ -443,6 +446,12 @@ func (r *remote) checkResult(res *Result) error {
 	case PhaseNotStarted, PhaseStarted, PhaseEffectsPossible, PhaseFinished:
 	default:
 		return bad
+	}
+	if (res.Prepared != nil) != (r.req.Prepare && res.Status == StatusOK) {
+		return bad
+	}
+	if p := res.Prepared; p != nil {
+		p.Reason = strings.ToValidUTF8(cut(p.Reason, maxMessage), "\uFFFD")
 	}
 	// What can be counted here is not the worker's to say.
 	res.Usage.Calls, res.Usage.Requests = max(res.Usage.Calls, r.made), max(res.Usage.Requests, r.requests)

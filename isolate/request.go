@@ -49,6 +49,27 @@ func requestError(field, format string, args ...any) error {
 	return &RequestError{Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
+// resolve is a valid request with the code of its function. The error is
+// *RequestError.
+func (r *Request) resolve() (*Request, error) {
+	if r == nil || r.Function == nil {
+		if r != nil && r.Prepare {
+			return nil, requestError("prepare", "needs a function")
+		}
+		return r, r.Validate()
+	}
+	f := r.Function
+	switch {
+	case f.tenant != r.Tenant:
+		return nil, requestError("function", "belongs to another tenant")
+	case r.Language != "" || r.Main != "" || r.Modules != nil:
+		return nil, requestError("function", "stands for language, modules and main")
+	}
+	whole := *r
+	whole.Language, whole.Main, whole.Modules = f.language, f.main, f.modules
+	return &whole, whole.Validate()
+}
+
 // Validate checks a request. The error is *RequestError.
 func (r *Request) Validate() error {
 	if r == nil {
@@ -85,6 +106,9 @@ func (r *Request) Validate() error {
 }
 
 func (r *Request) validateModules() error {
+	if r.Function != nil {
+		return nil // NewFunction has checked them
+	}
 	if len(r.Modules) == 0 || len(r.Modules) > MaxModules {
 		return requestError("modules", "has %d files, 1 to %d are taken", len(r.Modules), MaxModules)
 	}

@@ -16,6 +16,8 @@ const (
 	entrySettle
 	entryFire
 	entryDescribe
+	entryPrepare
+	entryResume
 )
 
 // A run is one Request in one VM. All of it happens on one goroutine, except
@@ -39,6 +41,7 @@ type run struct {
 	timers   timers
 	rejected []rejection
 	outcome  *outcome
+	prep     *preparing // nil in a call
 }
 
 // An outcome is what the code gave as its last word.
@@ -49,6 +52,10 @@ type outcome struct {
 
 // execute runs a job in a clean VM. It always returns a Result.
 func execute(ctx context.Context, vm *quickjs.VM, job *jobMessage, host Host) *Result {
+	return executeBy(ctx, vm, job, host, (*run).main)
+}
+
+func executeBy(ctx context.Context, vm *quickjs.VM, job *jobMessage, host Host, main func(*run) error) *Result {
 	req := job.Request
 	r := &run{req: req, host: host, code: newCode(req, job.Units), vm: vm, started: time.Now().Add(-job.Spent), phase: PhaseNotStarted}
 	var cancel context.CancelFunc
@@ -58,7 +65,7 @@ func execute(ctx context.Context, vm *quickjs.VM, job *jobMessage, host Host) *R
 	r.calls.init(r)
 	r.time = cpuTime{ctx: r.ctx, tenant: req.Tenant}
 	r.time.start()
-	err := r.main()
+	err := main(r)
 	r.time.stop()
 	cancel()
 	if len(r.calls.running) > 0 {
@@ -72,22 +79,9 @@ var errWall = errors.New("wall time is over")
 // main goes from the source to an outcome. The error is an *Error or what the
 // VM died of.
 func (r *run) main() error {
-	u, rejected := r.code.load(r.req.Main)
-	if rejected != nil {
-		return rejected
-	}
-	if err := r.vm.Begin(r, uint64(r.req.Limits.Memory), r.random.Uint64()); err != nil {
-		return err
-	}
-	r.phase = PhaseStarted
-	promise, threw, err := r.vm.EvalModule(r.req.Main, u.text)
+	promise, err := r.evalMain()
 	if err != nil {
 		return err
-	}
-	if threw {
-		// Nothing has run yet: a module could not be read, found or linked.
-		r.phase = PhaseNotStarted
-		return r.rejection(promise)
 	}
 	job, err := r.job()
 	if err != nil {
@@ -97,6 +91,31 @@ func (r *run) main() error {
 		return err
 	}
 	return r.loop()
+}
+
+// evalMain begins the evaluation of the main module and gives its promise.
+func (r *run) evalMain() (quickjs.Value, error) {
+	u, rejected := r.code.load(r.req.Main)
+	if rejected != nil {
+		return 0, rejected
+	}
+	if err := r.vm.Begin(r, uint64(r.req.Limits.Memory), r.random.Uint64()); err != nil {
+		return 0, err
+	}
+	if r.prep != nil {
+		var err error
+		if r.prep.seed, err = r.vm.Seed(); err != nil {
+			return 0, err
+		}
+	}
+	r.phase = PhaseStarted
+	promise, threw, err := r.vm.EvalModule(r.req.Main, u.text)
+	if err == nil && threw {
+		// Nothing has run yet: a module could not be read, found or linked.
+		r.phase = PhaseNotStarted
+		err = r.rejection(promise)
+	}
+	return promise, err
 }
 
 // job is what the prelude needs to know of the request.
@@ -167,7 +186,7 @@ func (r *run) enter(entry int, args ...quickjs.Value) error {
 // loop runs jobs, due timers and answers until there is an outcome.
 func (r *run) loop() error {
 	for {
-		if err := r.runJobs(); err != nil || r.outcome != nil {
+		if err := r.runJobs(); err != nil || r.over() {
 			return err
 		}
 		// One timer or answer at a time, so that the jobs that it makes come
@@ -192,8 +211,11 @@ func (r *run) loop() error {
 	}
 }
 
+// over tells whether there is nothing more to be run.
+func (r *run) over() bool { return r.outcome != nil || r.prep != nil && r.prep.ready }
+
 func (r *run) runJobs() error {
-	for r.outcome == nil {
+	for !r.over() {
 		ran, exception, err := r.vm.RunJob()
 		if err != nil {
 			return err
@@ -361,7 +383,13 @@ func (r *run) Rejected(promise, reason quickjs.Value, handled bool) {
 }
 
 // Now implements quickjs.Hooks.
-func (r *run) Now() (realtime, monotonic int64) { return r.clock.now() }
+func (r *run) Now() (realtime, monotonic int64) {
+	r.prep.note(whyClock)
+	return r.clock.now()
+}
 
 // Random implements quickjs.Hooks.
-func (r *run) Random(b []byte) { r.random.Read(b) }
+func (r *run) Random(b []byte) {
+	r.prep.note(whyRandom)
+	r.random.Read(b)
+}

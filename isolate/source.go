@@ -28,6 +28,8 @@ type code struct {
 	// prepared is what a compiler made of the TypeScript; nil means that it is
 	// done here.
 	prepared map[string]*compiled
+	// evaluated: the interpreter has all modules already, and asks for none.
+	evaluated bool
 	// rejected is why a module could not be given to the interpreter.
 	rejected *Error
 }
@@ -216,6 +218,9 @@ func (c *code) locate(base, spec string) (line, column int) {
 // position maps a position in what the interpreter got to the user's file.
 func (c *code) position(file string, line, column int) (int, int, bool) {
 	u := c.units[file]
+	if u == nil && c.evaluated {
+		u, _ = c.load(file) // nil for what is not a module
+	}
 	if u == nil {
 		_, ok := c.req.Modules[file]
 		return line, column, ok

@@ -33,6 +33,12 @@ type Request struct {
 	// Strict has a worker process of the tenant's own run this. Wasm always has
 	// one.
 	Strict bool
+	// Function, if not nil, stands for Language, Modules and Main, which are
+	// not set then.
+	Function *Function `json:"-"`
+	// Prepare evaluates the function's module and does not call it; the Host is
+	// not called either.
+	Prepare bool
 	// Input is the function's first argument, a JSON value; nil means null.
 	Input json.RawMessage
 	// Env are plain strings, seen as env.NAME beside the bindings.
@@ -158,6 +164,8 @@ type Result struct {
 	ExitCode *int
 	Error    *Error
 	Usage    Usage
+	// Prepared is set where the Request said so and there is no Error.
+	Prepared *Prepared
 }
 
 // Usage of one run.

@@ -28,6 +28,9 @@ const (
 	// from: the run's module is compiled, and its wall time begins
 	frameLoaded = 'm'
 
+	frameNeed = 'n' // from: the worker does not keep the run's function
+	frameCode = 'f' // to: its code
+
 	frameCompile  = 't' // to a compiler: a TypeScript module
 	frameCompiled = 'T' // from a compiler: what it made of it
 )
@@ -167,6 +170,12 @@ type jobMessage struct {
 	Wasm    *wasmJob             `json:",omitempty"`
 	// Spent is the wall time that is over already.
 	Spent time.Duration
+	// Function stands for the code, which is sent when the worker asks for it.
+	Function functionKey `json:",omitempty"`
+	// Anew: the call is to evaluate the function's module itself.
+	Anew bool `json:",omitempty"`
+
+	kept *kept // of Function, in the process that runs it
 }
 
 // encodeJSON is json.Marshal, but leaves raw JSON as long as it is: the limits

@@ -184,7 +184,7 @@ func (w *workerSide) serve() error {
 		if err != nil {
 			return endOf(err)
 		}
-		f, err := decodeFrame(payload, string([]rune{frameRun, frameAnswer, frameCancel}))
+		f, err := decodeFrame(payload, string([]rune{frameRun, frameAnswer, frameCancel, frameCode}))
 		if err != nil {
 			return err
 		}
@@ -212,6 +212,12 @@ func (w *workerSide) take(f *frame) error {
 	case r == nil: // it has ended meanwhile
 	case f.kind == frameCancel:
 		r.cancel(nil)
+	case f.kind == frameCode:
+		m, err := decode[codeMessage](f.data)
+		if err != nil {
+			return err
+		}
+		r.codes <- m // one place, and sent once
 	default:
 		r.answer(f)
 	}
@@ -245,12 +251,16 @@ func (w *workerSide) took() {
 
 func (w *workerSide) start(id uint64, job *jobMessage) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	r := &workerRun{w: w, id: id, cancel: cancel, most: job.Request.Limits.Memory + MaxAnswer, calls: map[uint64]func(json.RawMessage, error){}}
+	r := &workerRun{w: w, id: id, cancel: cancel, most: job.Request.Limits.Memory + MaxAnswer, codes: make(chan *codeMessage, 1), calls: map[uint64]func(json.RawMessage, error){}}
 	w.mu.Lock()
 	w.runs[id] = r
 	w.mu.Unlock()
 	go func() {
 		defer cancel(nil)
+		if job.Function != "" {
+			r.runFunction(ctx, job)
+			return
+		}
 		runOn(ctx, w.engines, job, r, r.finish)
 	}()
 }
@@ -263,6 +273,8 @@ type workerRun struct {
 	cancel context.CancelCauseFunc
 	// most is what its answers may hold here before the code has taken them.
 	most int64
+	// codes gets the code of the function.
+	codes chan *codeMessage
 
 	mu    sync.Mutex
 	held  int64

@@ -271,15 +271,20 @@ func (p *workerPool) pause(d time.Duration) bool {
 // pick gives the worker with the fewest runs one more. It waits while no worker
 // is there. One tenant has runs in all workers but one: the next one's find a
 // process that the kernel has not seen computing all the time, and which
-// therefore gets a processor at once.
-func (p *workerPool) pick(ctx context.Context, tenant string) (*process, error) {
+// therefore gets a processor at once. Of several with as few runs it is the one
+// that ran the function last.
+func (p *workerPool) pick(ctx context.Context, tenant string, f *Function) (*process, error) {
+	last := -1
+	if f != nil {
+		last = int(f.worker.Load()) - 1
+	}
 	p.mu.Lock()
 	for {
 		if p.closed {
 			p.mu.Unlock()
 			return nil, ErrClosed
 		}
-		if w := p.best(tenant); w != nil {
+		if w := p.best(tenant, last); w != nil {
 			w.load++
 			w.tenants[tenant]++
 			p.mu.Unlock()
@@ -298,8 +303,9 @@ func (p *workerPool) pick(ctx context.Context, tenant string) (*process, error) 
 	}
 }
 
-// best is the worker for a tenant's next run; p.mu is held.
-func (p *workerPool) best(tenant string) *process {
+// best is the worker for a tenant's next run, if can be the last one; p.mu is
+// held.
+func (p *workerPool) best(tenant string, last int) *process {
 	var best, own *process
 	alive, has := 0, 0
 	for _, w := range p.workers {
@@ -307,12 +313,12 @@ func (p *workerPool) best(tenant string) *process {
 			continue
 		}
 		alive++
-		if best == nil || w.load < best.load {
+		if best == nil || w.load < best.load || w.load == best.load && w.index == last {
 			best = w
 		}
 		if w.tenants[tenant] > 0 {
 			has++
-			if own == nil || w.load < own.load {
+			if own == nil || w.load < own.load || w.load == own.load && w.index == last {
 				own = w
 			}
 		}
@@ -334,7 +340,8 @@ func (p *workerPool) release(w *process, tenant string) {
 
 // Run implements Pool.
 func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result, error) {
-	if err := req.Validate(); err != nil {
+	req, err := req.resolve()
+	if err != nil {
 		return nil, err
 	}
 	if req.Language == languagePython && p.python == nil {
@@ -347,15 +354,21 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 	if kindOf(req) != kindShared {
 		return p.runOwn(ctx, req, host)
 	}
-	w, err := p.pick(ctx, req.Tenant)
+	w, err := p.pick(ctx, req.Tenant, req.Function)
 	if err != nil {
 		return nil, err
 	}
 	defer p.release(w, req.Tenant)
 	p.runs.Add(1)
-	job, early, err := p.compile(ctx, req)
-	if err != nil || early != nil {
-		return early, err
+	var job *jobMessage
+	if f := req.Function; f != nil {
+		f.worker.Store(int32(w.index) + 1)
+		job = functionJob(req)
+	} else {
+		var early *Result
+		if job, early, err = p.compile(ctx, req); err != nil || early != nil {
+			return early, err
+		}
 	}
 	res, err := w.run(ctx, p.lastRun.Add(1), job, host, nil)
 	if err != nil || res.Status == StatusKilled {

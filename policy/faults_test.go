@@ -44,6 +44,10 @@ func TestFaults(t *testing.T) {
 		{"huge", strings.Repeat("#", MaxFile+1), 0, "", "larger than 1MiB"},
 		{"hostile key", "version: 1\n\"x\\e[31m\\n\": 1\n", 2, `"x\x1b[31m\n"`, "is not a key here"},
 
+		{"functions of a jail", inProfile("jail:\n  functions: {count: 1}"), 5, "profiles.p.jail.functions", "is not a key here"},
+		{"functions none", inProfile("isolate:\n  languages: [js]\n  functions: {count: 0}"), 6, "profiles.p.isolate.functions.count", "want 1 to 100000"},
+		{"functions bytes", inProfile("isolate:\n  languages: [js]\n  functions: {bytes: many}"), 6, "profiles.p.isolate.functions.bytes", "want a size"},
+
 		// Callers.
 		{"caller nobody", "version: 1\ncallers:\n- tenants: [a]\n", 3, "callers[0]", "exactly one of user, uid, group, gid"},
 		{"caller twofold", "version: 1\ncallers:\n- {uid: 1, user: root, tenants: [a]}\n", 3, "callers[0]", "2 times"},

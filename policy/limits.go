@@ -126,6 +126,17 @@ func (l Limits) WithDefaults(d Limits) Limits {
 	return l
 }
 
+// AtMost returns l with the fields that most sets lowered to them. Fields that l
+// does not have stay unset.
+func (l Limits) AtMost(most Limits) Limits {
+	for _, f := range allLimits {
+		if v := f.get(&most); v != 0 && v < f.get(&l) {
+			f.set(&l, v)
+		}
+	}
+	return l
+}
+
 // Lower returns l with the fields that req sets, none of which may be above l
 // or have no meaning there (unset in l). path names req in errors, such as
 // "limits". The error is a *FieldError.

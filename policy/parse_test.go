@@ -45,6 +45,7 @@ profiles:
       bindings: {db: {type: db}, kv: {type: kv}, search: {type: tools, methods: [find]}}
       fetch: true
       limits: {wall: 3s, memory: 32MiB}
+      functions: {count: 7}
     egress:
       - host: api.example.com
         ports: [443, 8443]
@@ -85,6 +86,9 @@ func TestParseGood(t *testing.T) {
 	want.Wall, want.Memory = Duration(3e9), 32<<20
 	if skill.Isolate.Limits != want {
 		t.Errorf("isolate limits %+v, want %+v", skill.Isolate.Limits, want)
+	}
+	if b := skill.Isolate.Functions; b.Count != 7 || b.Bytes != FunctionDefaults().Bytes {
+		t.Errorf("bounds of functions %+v", b)
 	}
 	if skill.Jail != nil {
 		t.Error("skill has a jail that the file does not grant")
@@ -201,11 +205,13 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	for field, want := range map[string]Grant{
-		"tenants.user-*.profile":               {Value: "skill", File: "policy.yaml", Line: 33},
-		"profiles.skill.isolate.fetch":         {Value: "true", File: "policy.yaml", Line: 15},
-		"profiles.skill.isolate.limits.memory": {Value: "32MiB", File: "policy.yaml", Line: 16},
-		"profiles.skill.isolate.limits.cpu":    {Value: "1s"},
-		"profiles.skill.egress[0].host":        {Value: "api.example.com", File: "policy.yaml", Line: 18},
+		"tenants.user-*.profile":                 {Value: "skill", File: "policy.yaml", Line: 34},
+		"profiles.skill.isolate.fetch":           {Value: "true", File: "policy.yaml", Line: 15},
+		"profiles.skill.isolate.limits.memory":   {Value: "32MiB", File: "policy.yaml", Line: 16},
+		"profiles.skill.isolate.limits.cpu":      {Value: "1s"},
+		"profiles.skill.isolate.functions.count": {Value: "7", File: "policy.yaml", Line: 17},
+		"profiles.skill.isolate.functions.bytes": {Value: "16MiB"},
+		"profiles.skill.egress[0].host":          {Value: "api.example.com", File: "policy.yaml", Line: 19},
 	} {
 		want.Field = field
 		if byField[field] != want {

@@ -58,6 +58,7 @@ func (r *reader) isolate(n *yaml.Node, field string) *IsolateGrant {
 		"limits": func(n *yaml.Node, path string) {
 			r.limits(n, path, &g.Limits, isolateLimits, "an isolate")
 		},
+		"functions": func(n *yaml.Node, path string) { r.functions(n, path, &g.Functions) },
 	})
 	if n.Kind == yaml.MappingNode && !hasKey(n, "languages") {
 		r.fail(n, field, "has no languages; write languages: [js, ts]")
@@ -68,6 +69,7 @@ func (r *reader) isolate(n *yaml.Node, field string) *IsolateGrant {
 	}
 	r.defaults(field, &g.Limits, IsolateDefaults())
 	r.noteRecording(field, g)
+	r.functionDefaults(field+".functions", &g.Functions)
 	return g
 }
 

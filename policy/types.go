@@ -103,6 +103,8 @@ type IsolateGrant struct {
 	// default), "all" or "off". A run that is recorded is deterministic.
 	Record     string     `json:"record" yaml:"record,omitempty"`
 	Recordings Recordings `json:"recordings" yaml:"recordings,omitempty"`
+	// Functions bounds what the tenant may have deployed.
+	Functions FunctionBounds `json:"functions" yaml:"functions,omitempty"`
 }
 
 // A JailGrant lets a tenant have a jail.

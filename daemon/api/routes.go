@@ -38,6 +38,8 @@ const (
 	processPath = jailPath + "/processes/{exec}"
 	octets      = "application/octet-stream"
 	tarType     = "application/x-tar"
+
+	functionPath = tenantPath + "/functions/{function}"
 )
 
 // ofTenant tells runs apart to which several tenants' callers gave the same id.
@@ -65,6 +67,15 @@ var Routes = []Route{
 		Request: typeOf[ToolAnswer](), Status: 204, Query: ofTenant},
 	{Name: "run-replay", Method: "POST", Pattern: "/v1/runs/{run}/replay", Stream: true, Summary: "Run a recorded run again from its recorded answers, without any effect; 410 when the recording is no longer kept.",
 		Request: typeOf[ReplayRequest](), Response: typeOf[Run](), Query: append(ofTenant, streamQuery...)},
+
+	{Name: "functions", Method: "GET", Pattern: tenantPath + "/functions", Tenant: true, Summary: "Deployed functions.", Response: typeOf[FunctionList]()},
+	{Name: "function-deploy", Method: "PUT", Pattern: functionPath, Tenant: true, Summary: "Deploy a function, in place of the one of that name.",
+		Request: typeOf[FunctionRequest](), Response: typeOf[Function](),
+		Query: []Query{{"replaces", "string", "Only if the code deployed now has this code_sha256; \"none\": only if there is none. Else 409."}}},
+	{Name: "function-get", Method: "GET", Pattern: functionPath, Tenant: true, Summary: "One deployed function.", Response: typeOf[Function]()},
+	{Name: "function-delete", Method: "DELETE", Pattern: functionPath, Tenant: true, Summary: "Delete a function; runs under way end as they would. Idempotent.", Status: 204},
+	{Name: "function-invoke", Method: "POST", Pattern: functionPath + "/invoke", Tenant: true, Stream: true, Summary: "Run a deployed function once.",
+		Request: typeOf[InvokeRequest](), Response: typeOf[Run](), Query: streamQuery},
 
 	{Name: "jails", Method: "GET", Pattern: "/v1/jails", Summary: "Jails of the tenants that the caller may act for.", Response: typeOf[JailList]()},
 	{Name: "jail-create", Method: "PUT", Pattern: jailPath, Tenant: true, Summary: "Create the jail or return the one there is.",

@@ -63,6 +63,7 @@ type Run struct {
 	Tenant      string          `json:"tenant" required:"true"`
 	Environment string          `json:"environment,omitempty" enum:"isolate,jail"`
 	Language    string          `json:"language,omitempty"`
+	Function    string          `json:"function,omitempty" doc:"The deployed function that ran."`
 	Status      string          `json:"status" required:"true" enum:"running,ok,error,refused,killed"`
 	Result      json.RawMessage `json:"result,omitempty" doc:"What the function returned. Of a Wasm program: what it gave to sandboxd.result, else its standard output if that is one JSON value."`
 	ExitCode    *int            `json:"exit_code,omitempty" doc:"Of a run in a jail, from waitid; of a Wasm program that ended by itself."`

@@ -15,9 +15,10 @@ import (
 type kind int
 
 const (
-	reader kind = iota // the database, read-only
-	writer             // the database, for the service
-	keys               // the key-value store
+	reader      kind = iota // the database, read-only
+	writer                  // the database, for the service
+	keys                    // the key-value store
+	deployments             // no connection: the deployed functions' files
 )
 
 // A key names connections that are alike.

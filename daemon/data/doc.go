@@ -1,6 +1,6 @@
 // Package data holds the tenants' own data: for each tenant one SQLite database
-// that its isolates may query and the service may write, and one key-value
-// store.
+// that its isolates may query and the service may write, one key-value store,
+// and the functions that were deployed for it, each a file.
 //
 // Who calls it: daemon only. It imports the standard library, policy (for the
 // form of a tenant's name) and ncruces/go-sqlite3, which is SQLite translated

@@ -1,7 +1,7 @@
 // What the other parts share. Code may change every global and prototype; what
 // the closure needs to reach the host is taken before, here.
 const OP = {
-  done: 1, fail: 2, log: 3, call: 4, timer: 5, clearTimer: 6, decode: 7, encode: 8, random: 9, cancel: 10,
+  done: 1, fail: 2, log: 3, call: 4, timer: 5, clearTimer: 6, decode: 7, encode: 8, random: 9, cancel: 10, ready: 11,
   url: 32, setURL: 33, encoding: 34, digest: 35, hmac: 36, incomplete: 37,
 };
 

@@ -153,7 +153,7 @@ func (vm *VM) loadPrelude(code []byte) error {
 }
 
 // maxEntries is the number of functions that a prelude may return.
-const maxEntries = 4
+const maxEntries = 6
 
 func (vm *VM) thrown(what string, v Value, threw bool, err error) error {
 	if err != nil || !threw {

@@ -67,6 +67,7 @@ const (
 	fnEvalBytecode
 	fnCall
 	fnRunJob
+	fnJobPending
 	fnIsException
 	fnGetException
 	fnThrow
@@ -108,6 +109,7 @@ var exports = [...]string{
 	fnEvalBytecode:    "qjs_eval_bytecode",
 	fnCall:            "qjs_call",
 	fnRunJob:          "qjs_execute_pending_job",
+	fnJobPending:      "qjs_is_job_pending",
 	fnIsException:     "qjs_is_exception",
 	fnGetException:    "qjs_get_exception",
 	fnThrow:           "qjs_throw",

@@ -66,6 +66,9 @@ func (s *System) Clean() bool {
 	return s.files == nil && s.Stdin == nil && s.Given == nil && s.Args == nil && s.Env == nil && s.closed == [3]bool{}
 }
 
+// Used tells whether the run has looked at files or closed a stream.
+func (s *System) Used() bool { return s.files != nil || s.closed != [3]bool{} }
+
 // Reset forgets what the run had and did.
 func (s *System) Reset() {
 	s.files, s.Stdin, s.Given, s.Args, s.Env, s.closed = nil, nil, nil, nil, nil, [3]bool{}

@@ -15,6 +15,15 @@ def _send(op, *fields):
     _write(0, op + '\0'.join(fields).encode('utf-8', 'backslashreplace'))
 
 
+_preparing = False  # a function's module is evaluated, for no call
+
+
+def _impure(why):
+    """Ends the evaluation of a module for no call; does nothing in a call."""
+    if _preparing:
+        _send(b'I', why)
+
+
 class BindingError(RuntimeError):
     """A host call failed."""
 

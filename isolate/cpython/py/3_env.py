@@ -1,5 +1,32 @@
 # What a run may use: env, and fetch.
 
+class _Variables(dict):
+    """What os.environ holds: a call's own."""
+
+    def __getitem__(self, name):
+        _impure('its top level reads the environment')
+        return dict.__getitem__(self, name)
+
+    def __setitem__(self, name, value):
+        _impure('its top level changes the environment')
+        dict.__setitem__(self, name, value)
+
+    def __delitem__(self, name):
+        _impure('its top level changes the environment')
+        dict.__delitem__(self, name)
+
+    def __iter__(self):
+        _impure('its top level reads the environment')
+        return dict.__iter__(self)
+
+    def __len__(self):
+        _impure('its top level reads the environment')
+        return dict.__len__(self)
+
+
+os.environ._data = os.environb._data = _Variables(os.environ._data)
+
+
 class _Env:
     """The strings and bindings of this run."""
 
@@ -123,6 +150,7 @@ _fetch_granted = False
 
 def fetch(url, method=None, headers=None, body=None, params=None, json=None):
     """Makes a request through the egress proxy, as the policy allows."""
+    _impure('its top level makes a host call')
     if not _fetch_granted:
         raise PermissionError('fetch is not granted to this run: the caller has to ask for the host in "outbound", and the tenant\'s policy has to allow it')
     pairs = list(headers.items() if hasattr(headers, 'items') else headers or ())

@@ -54,10 +54,13 @@ class _Seeder(importlib.abc.Loader):
     that do not use it."""
 
     module = random
+    used = False
 
     @classmethod
     def create_module(cls, spec):
-        cls.module.seed()
+        cls.used = True
+        if not _preparing:
+            cls.module.seed()
         return cls.module
 
     @staticmethod
@@ -157,6 +160,7 @@ class _Input(io.TextIOBase):
         self._data, self._text = data, None
 
     def _open(self):
+        _impure('its top level reads its input')
         if self._text is None:
             data = self._data
             self._text = io.StringIO(data if isinstance(data, str) else '' if data is None else
@@ -170,26 +174,41 @@ class _Input(io.TextIOBase):
     buffer = property(lambda self: io.BytesIO(bytes(self._data) if isinstance(self._data, bytes) else self.read().encode()))
 
 
-def _run(job):
-    global _granted
+def _load(job):
+    """Takes the job's files and gives the main one's name, text and code."""
     _sources.update(job['modules'])
     name = job['main']
     _sources[name] = text = _entry(_sources[name])
-    env = _environment(job)
-    _granted = ', '.join(['env.' + b['name'] for b in job['bindings']] + ['fetch'] * job['fetch']) or 'nothing but print'
     if '/' in name:
         _Finder.base = [name.rpartition('/')[0] + '/', '']
-    code = compile(text, name, 'exec', dont_inherit=True)
-    _send(b'S')
-    data = job['input']
-    sys.stdin = _Input(data)
+    return name, text, compile(text, name, 'exec', dont_inherit=True)
+
+
+def _grant(job):
+    """Gives what the call holds; its env is the result."""
+    global _granted
+    env = _environment(job)
+    _granted = ', '.join(['env.' + b['name'] for b in job['bindings']] + ['fetch'] * job['fetch']) or 'nothing but print'
+    sys.stdin = _Input(job['input'])
+    return env
+
+
+def _module(name, function):
     sys.argv = [name]
-    # With a main that takes something, the module is a function's; else it is a
-    # script.
-    function = _main_with_parameters.search(text)
     module = types.ModuleType('main' if function else '__main__')
     module.__file__, module.__builtins__ = name, builtins
     sys.modules[module.__name__] = module
+    return module
+
+
+def _run(job):
+    name, text, code = _load(job)
+    env = _grant(job)
+    _send(b'S')
+    # With a main that takes something, the module is a function's; else it is a
+    # script.
+    function = _main_with_parameters.search(text)
+    module = _module(name, function)
     space = module.__dict__
     if not function:
         sys.modules['__main__'] = module
@@ -198,6 +217,47 @@ def _run(job):
     main = space.get('main')
     if not callable(main) or not function and _guard.search(text):
         return 'null'
+    return _result(name, main, job['input'], env)
+
+
+_deployed = None  # name and function of a module that was evaluated for no call
+
+
+def _prepare(job):
+    """Evaluates the module of a deployed function. Nothing of a call is there."""
+    global _deployed, _preparing
+    _preparing = True
+    name, text, code = _load(job)
+    _send(b'S')
+    if not _main_with_parameters.search(text):
+        _impure('it is a script, all of which is run in each call')
+    sys.stdin = _Input(None)
+    space = _module(name, True).__dict__
+    _Seeder.used, state = False, _Seeder.module.getstate()
+    exec(code, space)
+    main = space.get('main')
+    if not callable(main):
+        _impure('it has no function main when it has been evaluated')
+    if _Seeder.module.getstate() != state:
+        _impure('its top level draws random numbers')
+    _preparing = False
+    _deployed = name, main
+    job.clear()
+    del code, text, state
+    # Collections in calls need not look at what is there now.
+    gc.collect()
+    gc.freeze()
+    return 'null'
+
+
+def _call_deployed(job):
+    env = _grant(job)
+    if _Seeder.used:
+        _Seeder.module.seed()
+    return _result(*_deployed, job['input'], env)
+
+
+def _result(name, main, data, env):
     value = main(*_arguments(main, (data, env)))
     if inspect.iscoroutine(value):
         value = asyncio.run(value)
@@ -214,15 +274,19 @@ def dispatch():
     job = json.loads(text)
     if b'$bytes' in text or b'$object' in text or b'\\u0024' in text:
         job['input'] = _revived(job['input'])
-    logging._startTime = time.time()
+    todo = job.get('op')
+    if todo != 'prepare':
+        logging._startTime = time.time()
     try:
         try:
-            op, last = b'D', _run(job)
+            op, last = b'D', _prepare(job) if todo == 'prepare' else _call_deployed(job) if todo else _run(job)
         except SystemExit as e:
             if e.code not in (None, 0):
                 raise
             op, last = b'D', 'null'
     except BaseException as e:
+        if _preparing:
+            _send(b'X')
         try:
             op, last = b'F', json.dumps(_describe(e))
         except BaseException as e2:
