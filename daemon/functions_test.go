@@ -249,7 +249,7 @@ func TestInvokeHoldsAtMost(t *testing.T) {
 		wantError(t, err, tc.code, tc.field)
 	}
 	// Policy is read at each call.
-	less, err := policy.Parse("less", []byte(strings.NewReplacer("search: {type: tools, methods: [find]}", "", "cpu: 500ms", "cpu: 100ms").Replace(testPolicy)))
+	less, err := policy.Parse("less", []byte(strings.NewReplacer("search: {", "other: {", "cpu: 500ms", "cpu: 100ms").Replace(testPolicy)))
 	if err != nil {
 		t.Fatal(err)
 	}
