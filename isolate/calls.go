@@ -71,7 +71,7 @@ func (r *run) Call(a *quickjs.Args) (quickjs.Value, error) {
 	}
 	switch op {
 	case opDone:
-		return 0, r.done(a.Text(1))
+		return 0, r.done(a.Text(1), a.Bool(2))
 	case opFail:
 		if r.outcome == nil {
 			r.outcome = &outcome{err: r.code.errorOf(a.Text(1), KindThrown)}
@@ -109,7 +109,8 @@ func milliseconds(ms float64) time.Duration {
 	return time.Duration(min(ms, most) * float64(time.Millisecond))
 }
 
-func (r *run) done(value string) error {
+// done takes the result. bare says that the module exports nothing.
+func (r *run) done(value string, bare bool) error {
 	if r.outcome != nil {
 		return nil
 	}
@@ -120,6 +121,11 @@ func (r *run) done(value string) error {
 	if !json.Valid(raw) {
 		// The prelude's JSON always is; the code has got at it.
 		return &Error{Kind: KindThrown, Message: "the result is not JSON"}
+	}
+	if value == "null" && r.lines == 0 && r.usage.Calls == 0 {
+		if names := r.code.forgotten(); names != nil || bare {
+			return r.code.noExport(names)
+		}
 	}
 	r.outcome = &outcome{value: raw}
 	return nil

@@ -45,13 +45,23 @@ var (
 	// A source that is one function expression, as models write tools.
 	isArrow    = regexp.MustCompile(`^(async\b\s*)?(\(|[A-Za-z_$][\w$]*\s*=>)`)
 	isFunction = regexp.MustCompile(`^(async\s+)?function\s*\*?\s*\(`)
-	hasMain    = regexp.MustCompile(`(?m)^(async\s+)?function\s+main\s*[(<]`)
-	leading    = regexp.MustCompile(`^(\s+|//[^\n]*(\n|$)|/\*(?s:.*?)\*/)+`)
-	fence      = regexp.MustCompile("^\\s*```[A-Za-z]*[ \t]*\r?\n")
+	// What must stand at the top of a module, and what a script declares.
+	topOnly  = regexp.MustCompile(`(?m)^\s*(import\s*[\w{*"']|declare\s|namespace\s|module\s+[\w"'])`)
+	declares = regexp.MustCompile(`(?m)^(?:(?:async\s+)?function\s*\*?\s*([A-Za-z_$][\w$]*)|class\s+([A-Za-z_$][\w$]*)|(?:const|let|var)\s+([A-Za-z_$][\w$]*)\s*=\s*(?:async\b\s*)?(?:function\b|\([^()]*\)\s*=>|[A-Za-z_$][\w$]*\s*=>))`)
+	hasMain  = regexp.MustCompile(`(?m)^(async\s+)?function\s+main\s*[(<]`)
+	leading  = regexp.MustCompile(`^(\s+|//[^\n]*(\n|$)|/\*(?s:.*?)\*/)+`)
+	fence    = regexp.MustCompile("^\\s*```[A-Za-z]*[ \t]*\r?\n")
+)
+
+// The frame of a plain script: it may await and return, and declare an input and
+// an env of its own.
+const (
+	scriptHead = exportDefault + "async function (input, env) {{ "
+	scriptTail = "\n}}"
 )
 
 // entry prepares the main module: a Markdown fence is taken off, and a bare
-// function becomes the default export. Line numbers stay.
+// function or a plain script becomes the default export. Line numbers stay.
 func entry(src string) (text string, shift int) {
 	if m := fence.FindString(src); m != "" {
 		if body, ok := strings.CutSuffix(strings.TrimRight(src, " \t\r\n"), "```"); ok {
@@ -72,7 +82,23 @@ func entry(src string) (text string, shift int) {
 	if hasMain.MatchString(src) {
 		return src + "\nexport { main as default };\n", 0
 	}
-	return src, 0
+	if strings.TrimSpace(rest) == "" || topOnly.MatchString(src) {
+		return src, 0
+	}
+	return scriptHead + src + scriptTail, len(scriptHead)
+}
+
+// forgotten are the functions that a script declares, which did nothing: most
+// likely one of them should have been exported.
+func (c *code) forgotten() (names []string) {
+	src := c.req.Modules[c.req.Main]
+	if text, _ := entry(src); !strings.HasPrefix(text, scriptHead) {
+		return nil
+	}
+	for _, m := range declares.FindAllStringSubmatch(src, -1) {
+		names = append(names, m[1]+m[2]+m[3])
+	}
+	return names
 }
 
 // load gives a module by its name among Request.Modules.
@@ -230,6 +256,10 @@ func (c *code) position(file string, line, column int) (int, int, bool) {
 	}
 	if line == 1 {
 		column = max(1, column-u.shift)
+	}
+	// What is missing at the end of a script is found beyond it.
+	if last := strings.Count(c.req.Modules[file], "\n") + 1; line > last {
+		line, column = last, len(c.req.Modules[file])-strings.LastIndexByte(c.req.Modules[file], '\n')
 	}
 	return line, column, true
 }

@@ -81,9 +81,7 @@ func (c *code) errorOf(text string, kind string) *Error {
 	e := &Error{Kind: kind}
 	switch {
 	case t.Kind == "no_export":
-		e.Kind, e.File = KindRejected, c.req.Main
-		e.Message = c.req.Main + " has no default export that is a function"
-		e.Hint = "write `export default async function (input, env) { … }`"
+		e = c.noExport(nil)
 		if len(t.Exports) > 0 {
 			e.Hint += "; it exports " + cut(strings.Join(t.Exports, ", "), 200)
 		}
@@ -107,6 +105,18 @@ func (c *code) errorOf(text string, kind string) *Error {
 	return e
 }
 
+// noExport says that there is nothing to run. declared are functions that there
+// are.
+func (c *code) noExport(declared []string) *Error {
+	e := &Error{Kind: KindRejected, File: c.req.Main, Message: c.req.Main + " has no default export that is a function",
+		Hint: "write `export default async function (input, env) { … }`"}
+	if declared != nil {
+		e.Message += ", and as a script it printed and returned nothing"
+		e.Hint += "; it declares " + cut(strings.Join(declared, ", "), 200)
+	}
+	return e
+}
+
 var (
 	notDefined = regexp.MustCompile(`^'?([A-Za-z_$][\w$]*)'? is not defined$`)
 	ofNothing  = regexp.MustCompile(`^cannot read property '([^']*)' of (undefined|null)$`)
@@ -114,18 +124,23 @@ var (
 
 // elsewhere are globals that people expect and that need a Linux process.
 var elsewhere = map[string]string{
-	"require": "there is no require: use import, and pass the source among the modules",
-	"module":  "modules are ES modules: use export default",
-	"exports": "modules are ES modules: use export default",
-	"process": "there is no process; strings of the caller's are in env, and a step that needs Node.js runs in a jail",
-	"Buffer":  "there is no Buffer: use Uint8Array, TextEncoder, TextDecoder, toBase64() and fromBase64()",
-	"window":  "there is no window: this is not a browser; the global object is globalThis",
-	"self":    "the global object is globalThis",
-	"Deno":    "this is not Deno; a step that needs files or processes runs in a jail",
-	"Bun":     "this is not Bun; a step that needs files or processes runs in a jail",
-	"env":     "env is the second parameter of the default export: function (input, env)",
-	"input":   "input is the first parameter of the default export: function (input, env)",
+	"require":        "there is no require: use import, and pass the source among the modules",
+	"module":         "modules are ES modules: use export default",
+	"exports":        "modules are ES modules: use export default",
+	"process":        "there is no process; strings of the caller's are in env, and a step that needs Node.js runs in a jail",
+	"Buffer":         "there is no Buffer: use Uint8Array, TextEncoder, TextDecoder, toBase64() and fromBase64()",
+	"XMLHttpRequest": "there is no XMLHttpRequest: use fetch",
+	"document":       "there is no document: this is not a browser",
+	"window":         "there is no window: this is not a browser; the global object is globalThis",
+	"Deno":           "this is not Deno; a step that needs files or processes runs in a jail",
+	"Bun":            "this is not Bun; a step that needs files or processes runs in a jail",
+	"env":            "env is the second parameter of the default export: function (input, env)",
+	"input":          "input is the first parameter of the default export: function (input, env)",
 }
+
+// webGlobals are the web interfaces that there are.
+const webGlobals = "fetch, Request, Response, Headers, FormData, Blob, File, URL, URLSearchParams, AbortController, AbortSignal, Event, EventTarget, CustomEvent, " +
+	"ReadableStream, WritableStream, TransformStream, TextEncoder, TextDecoder, TextEncoderStream, TextDecoderStream, crypto, structuredClone, performance, atob, btoa and queueMicrotask"
 
 // hint says what usually helps.
 func (c *code) hint(t thrown) string {
@@ -138,7 +153,7 @@ func (c *code) hint(t thrown) string {
 				return "the binding is env." + m[1] + ": env is the second parameter of the default export"
 			}
 		}
-		return "beside the language there are console, fetch, Request, Response, Headers, URL, URLSearchParams, AbortController, TextEncoder, TextDecoder, crypto, performance, atob, btoa, queueMicrotask and timers"
+		return "beside the language there are console, timers, " + webGlobals
 	}
 	if m := ofNothing.FindStringSubmatch(t.Message); m != nil {
 		return "what is granted to this run is " + c.grants()

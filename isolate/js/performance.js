@@ -12,3 +12,6 @@ class Performance extends EventTarget {
 const performance = new Performance();
 expose(Performance);
 define(globalThis, 'performance', performance);
+
+// As in a worker, the global object has a name.
+define(globalThis, 'self', globalThis);
