@@ -25,6 +25,11 @@
 // a deterministic run it is counted in fuel instead, and ends at the same
 // instruction each time.
 //
+// A deterministic run shows the same each time: clock and randomness are its own
+// (clock.go), and the answers of its calls reach it in one order, which an
+// OrderHost notes or sets (hostcalls.go). What else decides is the engine, which
+// has a name (identity.go).
+//
 // It may import isolate/quickjs, isolate/cpython, isolate/guests, isolate/js, isolate/web,
 // isolate/wasmbin and the internal packages; never the daemon, the jail or the proxy. It must never give
 // code a host directory, a socket or a host's error text, nor trust a frame that

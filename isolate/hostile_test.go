@@ -94,9 +94,16 @@ func hostileWorker(mode string) {
 		call.method = "hang"
 		send(call)
 		send(call)
+	case "number before":
+		call.call, call.method = 2, "hang"
+		send(call)
+		call.call = 1
+		send(call)
+	case "waiting unasked":
+		send(frame{kind: frameWaiting, run: f.run})
 	case "too many calls":
 		for i := range uint64(1000) {
-			call.call = i
+			call.call = i + 1
 			send(call)
 		}
 	case "bad event":

@@ -268,9 +268,10 @@ func (r *remote) take(f *frame) error {
 	case frameNeed:
 		return r.takeNeed()
 	case frameWaiting:
-		if r.order != nil && r.req.Paced {
-			r.order.Waiting(int(min(f.call, 1<<30)))
+		if r.order == nil || !r.req.Paced || f.call > uint64(r.req.Limits.Calls) {
+			return fmt.Errorf("%w: nobody asked whether it waits", errFrame)
 		}
+		r.order.Waiting(int(f.call))
 		return nil
 	}
 	res, err := decode[Result](f.data)
