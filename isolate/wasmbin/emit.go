@@ -111,6 +111,9 @@ func (e *emitter) patch(p *patch) {
 		e.out = appendU32(e.out, e.shift(uint32(p.arg)))
 	case patchHead:
 		e.constant(e.a.cost, held, e.a.calls || e.largeLeaf())
+		if e.a.stack && e.a.calls {
+			e.checkStack()
+		}
 	case patchPart:
 		if p.arg > 0 {
 			e.constant(p.arg, held, e.a.calls)
@@ -143,22 +146,22 @@ func (e *emitter) patch(p *patch) {
 	case patchGrow:
 		e.grow(p, held)
 	case patchDown:
-		e.down()
+		e.move(opI32Sub)
 	case patchUp:
 		e.move(opI32Add)
 	}
 }
 
-// down takes the frame of a call from the stack, and asks the host if there is
-// not enough.
-func (e *emitter) down() {
-	e.move(opI32Sub)
+// checkStack asks the host if the callers have taken more of the stack than there
+// is. At each call it would cost the compiler a block.
+func (e *emitter) checkStack() {
 	e.op(opGlobalGet, e.fuel+1)
 	e.out = append(e.out, opI32Const, 0, opI32LtS, opIf, blockEmpty)
 	e.op(opCall, e.oof)
 	e.out = append(e.out, opEnd)
 }
 
+// move takes the function's frame from the stack or gives it back.
 func (e *emitter) move(op byte) {
 	e.op(opGlobalGet, e.fuel+1)
 	e.out = append(appendS64(append(e.out, opI32Const), e.frame), op)

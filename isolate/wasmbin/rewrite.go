@@ -15,8 +15,8 @@ type Options struct {
 
 	// StackExport, where not empty, names a mutable i32 global that holds how
 	// much stack is left, in bytes by estimate. Each call takes the caller's
-	// frame from it while it lasts, and calls the out-of-fuel function when it is
-	// negative, which has to end the run. The host sets it: it starts at zero.
+	// frame from it while it lasts; a function that calls others first calls the
+	// out-of-fuel function if it is negative, which has to end the run. The host sets it: it starts at zero.
 	// Needs Meter.
 	StackExport string
 
