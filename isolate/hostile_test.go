@@ -99,6 +99,8 @@ func hostileWorker(mode string) {
 		send(call)
 		call.call = 1
 		send(call)
+	case "loaded unasked":
+		send(frame{kind: frameLoaded, run: f.run})
 	case "waiting unasked":
 		send(frame{kind: frameWaiting, run: f.run})
 	case "too many calls":
