@@ -236,7 +236,7 @@ func (d *Daemon) handleFunctionDelete(q *request) error {
 
 // runRequest is the run that a call of a function is.
 func runRequest(f *api.FunctionRequest, inv *api.InvokeRequest) *api.RunRequest {
-	r := &api.RunRequest{Language: f.Language, Code: f.Code, Modules: f.Modules, Main: f.Main, Input: inv.Input, Env: f.Env,
+	r := &api.RunRequest{Language: f.Language, Code: f.Code, Modules: f.Modules, Main: f.Main, Args: f.Args, Input: inv.Input, Env: f.Env,
 		Bindings: f.Bindings, Outbound: f.Outbound, Limits: inv.Limits, Deterministic: f.Deterministic,
 		Environment: api.EnvironmentIsolate, RunID: inv.RunID, Record: inv.Record}
 	if len(inv.Env) > 0 {

@@ -43,6 +43,10 @@ func fill(v reflect.Value, n *int) {
 		for i := range 2 {
 			fill(v.Index(i), n)
 		}
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(v.Index(i), n)
+		}
 	case reflect.String:
 		v.SetString("text " + string(rune('0'+*n)) + "\xff\x00é")
 	case reflect.Bool:

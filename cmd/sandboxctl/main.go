@@ -135,7 +135,7 @@ func (a *app) command() *cobra.Command {
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(a.runCommand(), a.execCommand(), a.psCommand(), a.logsCommand(), a.killCommand(), a.waitCommand(), a.portCommand(),
 		a.jailCommand(), a.lsCommand(), a.catCommand(), a.cpCommand(), a.watchCommand(), a.diffCommand(), a.snapshotCommand(), a.exportCommand(),
-		a.kvCommand(), a.dbCommand(), a.runsCommand(), a.policyCommand(),
+		a.functionCommand(), a.kvCommand(), a.dbCommand(), a.runsCommand(), a.policyCommand(),
 		a.auditCommand(), a.statusCommand(), a.doctorCommand())
 	return root
 }

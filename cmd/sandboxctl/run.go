@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"sandboxd/daemon/api"
 	"sandboxd/policy"
@@ -54,23 +56,23 @@ JSON value.`,
 			return a.run(c.Context(), f, given[0])
 		},
 	}
-	tenant := os.Getenv("SANDBOXD_TENANT")
-	if tenant == "" {
-		tenant = "dev"
-	}
 	fl := c.Flags()
-	fl.StringVarP(&f.tenant, "tenant", "t", tenant, "tenant to run for, also $SANDBOXD_TENANT")
+	f.grantFlags(fl)
+	f.inputFlags(fl)
 	fl.StringVarP(&f.language, "language", "l", "", "js, ts, python, wasm or shell (default: by the file's ending)")
-	fl.StringVar(&f.input, "input", "", "input as JSON, or @FILE")
 	fl.StringSliceVar(&f.needs, "needs", nil, "what of Linux it needs: filesystem, process, packages")
 	fl.StringVar(&f.environment, "environment", "", "force isolate or jail")
+	fl.StringArrayVar(&f.args, "arg", nil, "argument after the program's name (wasm); may be repeated")
+	return c
+}
+
+// grantFlags are the flags of whom the code is run for and what it may do.
+func (f *runFlags) grantFlags(fl *pflag.FlagSet) {
+	f.tenantFlag(fl)
 	fl.StringSliceVar(&f.allow, "allow", nil, "host that it may reach, at most what policy grants; may be repeated")
 	fl.StringSliceVar(&f.bind, "bind", nil, "binding that it holds, NAME (default: all that policy grants); may be repeated")
 	fl.BoolVar(&f.noBindings, "no-bindings", false, "hold no binding")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code, not for secrets; may be repeated")
-	fl.StringArrayVar(&f.args, "arg", nil, "argument after the program's name (wasm); may be repeated")
-	fl.StringVar(&f.id, "id", "", "run id of your own: the same again follows, never runs twice")
-	fl.BoolVar(&f.record, "record", false, "keep what `sandboxctl runs replay` needs")
 	fl.Uint64Var(&f.seed, "seed", 0, "make the run deterministic with this seed")
 	fl.StringVar(&f.clock, "clock", "", "make the run deterministic with this time to begin at, such as 2026-01-01T00:00:00Z")
 	fl.DurationVar(&f.wall, "wall", 0, "limit of time, such as 2s")
@@ -78,7 +80,21 @@ JSON value.`,
 	fl.StringVar(&f.memory, "memory", "", "limit of memory, such as 32MiB")
 	fl.StringVar(&f.output, "output", "", "limit of output, such as 64KiB")
 	fl.IntVar(&f.requests, "requests", 0, "limit of outgoing requests")
-	return c
+}
+
+func (f *runFlags) tenantFlag(fl *pflag.FlagSet) {
+	tenant := os.Getenv("SANDBOXD_TENANT")
+	if tenant == "" {
+		tenant = "dev"
+	}
+	fl.StringVarP(&f.tenant, "tenant", "t", tenant, "tenant to run for, also $SANDBOXD_TENANT")
+}
+
+// inputFlags are the flags of one call.
+func (f *runFlags) inputFlags(fl *pflag.FlagSet) {
+	fl.StringVar(&f.input, "input", "", "input as JSON, or @FILE")
+	fl.StringVar(&f.id, "id", "", "run id of your own: the same again follows, never runs twice")
+	fl.BoolVar(&f.record, "record", false, "keep what `sandboxctl runs replay` needs")
 }
 
 func (a *app) run(ctx context.Context, f *runFlags, file string) error {
@@ -86,9 +102,9 @@ func (a *app) run(ctx context.Context, f *runFlags, file string) error {
 	if err != nil {
 		return err
 	}
-	var run *api.Run
 	if a.json {
-		if run, err = a.client.Run(ctx, f.tenant, req); err != nil {
+		run, err := a.client.Run(ctx, f.tenant, req)
+		if err != nil {
 			return err
 		}
 		if err := a.printJSON(run); err != nil {
@@ -96,7 +112,13 @@ func (a *app) run(ctx context.Context, f *runFlags, file string) error {
 		}
 		return runExit(run)
 	}
-	for e, err := range a.client.RunStream(ctx, f.tenant, req) {
+	return a.follow(a.client.RunStream(ctx, f.tenant, req))
+}
+
+// follow prints a run as it happens.
+func (a *app) follow(events iter.Seq2[api.Event, error]) error {
+	var run *api.Run
+	for e, err := range events {
 		if err != nil {
 			return err
 		}
@@ -207,17 +229,28 @@ func (a *app) runRequest(f *runFlags, file string) (*api.RunRequest, error) {
 	if req.Env, err = pairs("--env", f.env); err != nil {
 		return nil, err
 	}
-	if len(f.allow) > 0 {
-		req.Outbound = &api.Outbound{Allow: f.allow}
-	}
-	if len(f.bind) > 0 || f.noBindings {
-		req.Bindings = map[string]api.BindingRequest{}
-		for _, name := range f.bind {
-			req.Bindings[name] = api.BindingRequest{}
-		}
-	}
+	req.Outbound, req.Bindings = f.outbound(), f.bindings()
 	req.Limits, err = f.limits()
 	return req, err
+}
+
+// outbound and bindings are nil where nothing was said.
+func (f *runFlags) outbound() *api.Outbound {
+	if len(f.allow) == 0 {
+		return nil
+	}
+	return &api.Outbound{Allow: f.allow}
+}
+
+func (f *runFlags) bindings() map[string]api.BindingRequest {
+	if len(f.bind) == 0 && !f.noBindings {
+		return nil
+	}
+	all := map[string]api.BindingRequest{}
+	for _, name := range f.bind {
+		all[name] = api.BindingRequest{}
+	}
+	return all
 }
 
 // deterministic is nil where neither seed nor clock was given.

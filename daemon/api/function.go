@@ -14,6 +14,7 @@ type FunctionRequest struct {
 	Code          string                    `json:"code,omitempty" doc:"The code, when it is one file."`
 	Modules       map[string]string         `json:"modules,omitempty" max:"1000" doc:"File names and their source, in place of code."`
 	Main          string                    `json:"main,omitempty" max:"1024" doc:"The entry among modules."`
+	Args          []string                  `json:"args,omitempty" max:"256" doc:"Arguments after the program's name (wasm)."`
 	Env           map[string]string         `json:"env,omitempty" max:"256" doc:"Plain strings for the code of every call. Not for secrets: they are visible to it."`
 	Bindings      map[string]BindingRequest `json:"bindings,omitempty" max:"64" doc:"The most that a call may hold; all that policy grants by default."`
 	Outbound      *Outbound                 `json:"outbound,omitempty" doc:"Outgoing requests of every call; null, the default, means none."`

@@ -25,22 +25,38 @@ var ErrLargeDelta = errors.New("memimage: too many pages differ from the image")
 var ErrOtherImage = errors.New("memimage: the pages are another image's")
 
 // Delta copies what m has of its own; more than most bytes of it are
-// ErrLargeDelta. It reads all of m, which takes a page fault here and there.
+// ErrLargeDelta. Where the kernel does not tell what was written it reads all of
+// m, which takes a page fault here and there.
 func (m *Memory) Delta(most uint64) (*Delta, error) {
 	if m.img == nil {
 		return nil, ErrOtherImage
 	}
 	d := &Delta{img: m.img, size: m.size}
 	now, n := m.bytes(), uint64(0)
-	for p := uint64(0); p < m.size; p += hostPage {
+	look := func(p uint64) {
 		page := now[p : p+hostPage]
 		if p < m.img.size && bytes.Equal(page, m.img.all[p:p+hostPage]) || p >= m.img.size && zero(page) {
-			continue
+			return
 		}
-		if n += hostPage; n > most {
-			return nil, ErrLargeDelta
-		}
+		n += hostPage
 		d.spans = extend(d.spans, p, 0)
+	}
+	err := m.pages(func(p uint64, state page) {
+		if state&ours != 0 {
+			look(p)
+		}
+	})
+	if err != nil {
+		n, d.spans = 0, nil
+		for p := uint64(0); p < m.img.size; p += hostPage {
+			look(p)
+		}
+	}
+	for p := m.img.size; p < m.size; p += hostPage {
+		look(p)
+	}
+	if n > most {
+		return nil, ErrLargeDelta
 	}
 	d.data = make([]byte, 0, n)
 	for _, s := range d.spans {
