@@ -261,3 +261,25 @@ func TestSameEachTime(t *testing.T) {
 		again(local, name)
 	}
 }
+
+// TestSameEachTimeWasm: a tenant's own module, which brings its own runtime.
+func TestSameEachTimeWasm(t *testing.T) {
+	first := map[string]string{}
+	for round := range 3 {
+		p := tenantPool(t, 2, time.Minute) // new workers each time
+		for _, input := range []string{`{"do":"random"}`, `{"do":"sleep","n":1500}`, `{"do":"spin"}`, `{"do":"grow"}`, `{"do":"files"}`, `{"do":"recurse"}`, `{"do":"panic"}`, `{"do":"echo"}`} {
+			r := wasmRequest(t, input)
+			r.Modules["data/words.txt"] = "alpha\nbeta\n"
+			seed, clock := uint64(77), time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
+			r.Seed, r.Clock, r.Env = &seed, &clock, map[string]string{"B": "2", "A": "1"}
+			r.Limits.Wall, r.Limits.CPU = time.Minute, 300*time.Millisecond
+			h := newOrderedHost(nil)
+			got := seen(run1(t, p, r, h), h)
+			if round == 0 {
+				first[input] = got
+			} else if got != first[input] {
+				t.Errorf("%s: another time\n%s\nthe first time\n%s", input, got, first[input])
+			}
+		}
+	}
+}
