@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +26,8 @@ type replayPlan struct {
 	recording *recording.Recording
 	request   isolate.Request
 	limits    policy.Limits
-	changed   bool // the code is not the recorded one
+	changed   bool   // the code is not the recorded one
+	code      []byte // what was given in its place
 }
 
 // handleReplay is POST /v1/runs/{run}/replay.
@@ -148,23 +151,24 @@ func (d *Daemon) planReplay(rec *recording.Recording, req *api.ReplayRequest) (*
 
 // change puts other code in place of the recorded one.
 func (p *replayPlan) change(req *api.ReplayRequest) error {
-	switch {
-	case req.Code != "" && req.Modules != nil:
-		return api.Invalid("modules", "give code or modules, not both")
-	case req.Modules == nil && req.Main != "":
-		return api.Invalid("main", "names one of modules, and there are none")
-	case req.Code != "":
-		// In place of the entry; the other modules stay.
-		p.request.Modules = maps.Clone(p.request.Modules)
-		p.request.Modules[p.request.Main] = req.Code
-	case req.Modules != nil:
-		if _, ok := req.Modules[req.Main]; !ok {
-			return api.Invalid("main", "must name one of modules")
-		}
-		p.request.Modules, p.request.Main = req.Modules, req.Main
-	}
 	was := &p.recording.Request
+	if req.Code == "" && req.Modules == nil && req.Main == "" {
+		return p.request.Validate()
+	}
+	given := &api.RunRequest{Language: was.Language, Code: req.Code, Modules: req.Modules, Main: req.Main}
+	modules, main, err := checkRun(given)
+	if err != nil {
+		return err
+	}
+	if req.Modules != nil {
+		p.request.Modules, p.request.Main = modules, main
+	} else {
+		// In place of the entry; the other modules stay.
+		p.request.Modules = maps.Clone(was.Modules)
+		p.request.Modules[was.Main] = modules[main]
+	}
 	p.changed = p.request.Main != was.Main || !maps.Equal(p.request.Modules, was.Modules)
+	p.code = codeText(given, modules)
 	return p.request.Validate()
 }
 
@@ -172,7 +176,8 @@ func (p *replayPlan) change(req *api.ReplayRequest) error {
 func (d *Daemon) newReplay(q *request, p *replayPlan) *run {
 	r := &run{id: newID("run-"), kind: audit.KindReplay, tenant: p.recording.Tenant, caller: q.caller(), done: make(chan struct{}), codeSHA: p.recording.CodeSHA256, cancel: func(error) {}}
 	if p.changed {
-		r.codeSHA = codeHash(&api.RunRequest{Modules: p.request.Modules, Main: p.request.Main}, p.request.Modules)
+		sum := sha256.Sum256(p.code)
+		r.codeSHA = hex.EncodeToString(sum[:])
 	}
 	p.request.RunID = r.id
 	r.record = api.Run{RunID: r.id, Tenant: r.tenant, Environment: api.EnvironmentIsolate, Language: p.request.Language, Status: api.StatusRunning,
@@ -216,6 +221,12 @@ func (h *replayHost) Event(e isolate.Event) { h.run.logged(e) }
 
 // executeReplay runs the plan in the pool and compares.
 func (d *Daemon) executeReplay(base context.Context, r *run, p *replayPlan) {
+	if p.changed {
+		if _, err := d.audit.PutCode(base, p.code); err != nil {
+			d.refuse(base, r, &auditError{err})
+			return
+		}
+	}
 	ctx, cancel := context.WithCancelCause(base)
 	defer cancel(nil)
 	player := recording.NewPlayer(p.recording, cancel)

@@ -175,7 +175,7 @@ func TestReplayRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for body, field := range map[string]string{`{"code":"1","modules":{}}`: "modules", `{"main":"x"}`: "main", `{"modules":{"a.js":""},"main":"b.js"}`: "main", `{"modules":{"../a.js":""},"main":"../a.js"}`: `modules["../a.js"]`, `{"seed":1}`: "seed"} {
+	for body, field := range map[string]string{`{"code":"1","modules":{}}`: "modules", `{"main":"x"}`: "code", `{"modules":{"a.js":""},"main":"b.js"}`: "main", `{"modules":{"../a.js":""},"main":"../a.js"}`: `modules["../a.js"]`, `{"seed":1}`: "seed"} {
 		status, text := post(t, d, "/v1/runs/"+was.RunID+"/replay", body)
 		var answer api.ErrorBody
 		if err := json.Unmarshal([]byte(text), &answer); err != nil || answer.Error == nil || status != 400 || answer.Error.Field != field {

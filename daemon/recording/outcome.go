@@ -19,6 +19,7 @@ type Outcome struct {
 	Logs      []string // the beginning of each line's hash
 	Stdout    string
 	Stderr    string
+	ExitCode  int   // -1: none
 	CPU       int64 // ns
 	Memory    int64
 	Output    int64
@@ -33,6 +34,9 @@ const logHash = 16
 // OutcomeOf describes a run that has ended.
 func OutcomeOf(r *api.Run) (Outcome, error) {
 	o := Outcome{Status: r.Status, Phase: r.Phase, Memory: used(r.Usage.MemoryPeak), Output: used(r.Usage.Output), Requests: used(r.Usage.Requests)}
+	if o.ExitCode = -1; r.ExitCode != nil {
+		o.ExitCode = *r.ExitCode
+	}
 	if r.Usage.CPU.Used != nil {
 		o.CPU = int64(*r.Usage.CPU.Used)
 	}
@@ -107,7 +111,7 @@ func (o *Outcome) Differs(now *Outcome) []string {
 		same bool
 	}{
 		{"status", o.Status == now.Status}, {"phase", o.Phase == now.Phase}, {"result", o.Result == now.Result}, {"error", o.Error == now.Error},
-		{"stdout", o.Stdout == now.Stdout}, {"stderr", o.Stderr == now.Stderr}, {"usage.cpu", o.CPU == now.CPU},
+		{"exit_code", o.ExitCode == now.ExitCode}, {"stdout", o.Stdout == now.Stdout}, {"stderr", o.Stderr == now.Stderr}, {"usage.cpu", o.CPU == now.CPU},
 		{"usage.memory_peak", o.Memory == now.Memory}, {"usage.output", o.Output == now.Output}, {"usage.requests", o.Requests == now.Requests},
 	} {
 		if !p.same {

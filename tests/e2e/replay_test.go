@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -102,6 +103,9 @@ def main(input, env):
     return {'out': out, 'set': list({'a', 'b', 'c'}), 'id': id(out), 'now': time.time()}
 `, Bindings: bindings("KV", "SEARCH")},
 	"python that raises": {Language: "python", Code: "def main(input, env):\n    v = env.SEARCH.find('x')\n    print(v, object())\n    return v['no']\n", Bindings: bindings("SEARCH")},
+	// A module with a memory and an empty _start.
+	"wasm": {Language: "wasm", Code: base64.StdEncoding.EncodeToString([]byte("\x00asm\x01\x00\x00\x00\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x05\x03\x01\x00\x01" +
+		"\x07\x13\x02\x06memory\x02\x00\x06_start\x00\x00\x0a\x04\x01\x02\x00\x0b"))},
 	"cpu limit":          {Language: "js", Code: `export default async (i, env) => { await env.SEARCH.find(1); for (let n = 0; ; n++) if (n % 100000 === 0) console.log(n, Math.random()) }`, Bindings: bindings("SEARCH"), Limits: shortCPU},
 	"memory limit":       {Language: "js", Code: `export default () => { const keep = []; for (let n = 0; ; n++) { keep.push(new Uint8Array(1e6)); console.log(n) } }`},
 	"python cpu limit":   {Language: "python", Code: "def main():\n    n = 0\n    while True:\n        n += 1\n        if n % 100000 == 0:\n            print(n)\n", Limits: shortCPU},
