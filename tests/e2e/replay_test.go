@@ -106,9 +106,9 @@ def main(input, env):
 	// A module with a memory and an empty _start.
 	"wasm": {Language: "wasm", Code: base64.StdEncoding.EncodeToString([]byte("\x00asm\x01\x00\x00\x00\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x05\x03\x01\x00\x01" +
 		"\x07\x13\x02\x06memory\x02\x00\x06_start\x00\x00\x0a\x04\x01\x02\x00\x0b"))},
-	"cpu limit":          {Language: "js", Code: `export default async (i, env) => { await env.SEARCH.find(1); for (let n = 0; ; n++) if (n % 100000 === 0) console.log(n, Math.random()) }`, Bindings: bindings("SEARCH"), Limits: shortCPU},
-	"memory limit":       {Language: "js", Code: `export default () => { const keep = []; for (let n = 0; ; n++) { keep.push(new Uint8Array(1e6)); console.log(n) } }`},
-	"python cpu limit":   {Language: "python", Code: "def main():\n    n = 0\n    while True:\n        n += 1\n        if n % 100000 == 0:\n            print(n)\n", Limits: shortCPU},
+	"cpu limit":        {Language: "js", Code: `export default async (i, env) => { await env.SEARCH.find(1); for (let n = 0; ; n++) if (n % 100000 === 0) console.log(n, Math.random()) }`, Bindings: bindings("SEARCH"), Limits: shortCPU},
+	"memory limit":     {Language: "js", Code: `export default () => { const keep = []; for (let n = 0; ; n++) { keep.push(new Uint8Array(1e6)); console.log(n) } }`},
+	"python cpu limit": {Language: "python", Code: "def main():\n    n = 0\n    while True:\n        n += 1\n        if n % 100000 == 0:\n            print(n)\n", Limits: shortCPU},
 }
 
 var shortCPU = &policy.Limits{CPU: policy.Duration(100 * time.Millisecond)}
