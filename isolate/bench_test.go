@@ -49,7 +49,7 @@ func BenchmarkWorkers(b *testing.B) {
 // BenchmarkFresh takes a new instance for each call, where the others reset
 // one.
 func BenchmarkFresh(b *testing.B) {
-	e, err := loadEngine(context.Background(), guestDir, testCache)
+	e, err := loadEngine(context.Background(), guestDir, workersCache)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func BenchmarkFresh(b *testing.B) {
 
 // BenchmarkReset is a call in a VM that is reset afterwards, with that.
 func BenchmarkReset(b *testing.B) {
-	e, err := loadEngine(context.Background(), guestDir, testCache)
+	e, err := loadEngine(context.Background(), guestDir, workersCache)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -24,7 +24,7 @@ var shared Pool
 func newPool(t testing.TB) Pool {
 	t.Helper()
 	if shared == nil {
-		p, err := NewInProcess(context.Background(), Config{GuestDir: guestDir, CacheDir: testCache})
+		p, err := NewInProcess(context.Background(), Config{GuestDir: guestDir, CacheDir: workersCache})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,8 +35,18 @@ func newPool(t testing.TB) Pool {
 
 func newWorkers(t testing.TB, n int) *workerPool {
 	t.Helper()
+	p := newWorkersIn(t, testCache, n)
+	// Python, too: what a test measures is not to be beside its compilation.
+	if err := p.python.wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func newWorkersIn(t testing.TB, cache string, n int) *workerPool {
+	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	p, err := NewWorkers(context.Background(), Config{GuestDir: guestDir, CacheDir: testCache, Workers: n, Args: []string{"isolate-worker"}, UIDBase: testUID, Log: log})
+	p, err := NewWorkers(context.Background(), Config{GuestDir: guestDir, CacheDir: cache, Workers: n, Args: []string{"isolate-worker"}, UIDBase: testUID, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -98,18 +98,24 @@ func (e *engines) runKept(ctx context.Context, job *jobMessage, host Host, finis
 	}
 }
 
-// bootPython makes a snapshot, or takes the one in cacheDir, where the compiled
-// code goes as well. It may be empty: nothing is kept then.
+// bootOptions are those of every snapshot. cacheDir has it and the compiled code;
+// it may be empty: nothing is kept then.
+func bootOptions(guestDir, cacheDir string) (o cpython.BootOptions, err error) {
+	o = cpython.BootOptions{Dir: cacheDir, MaxMemory: MaxMemory}
+	if o.Wasm, err = guests.Load(guestDir, pythonGuest); err != nil {
+		return o, err
+	}
+	o.Cache, err = codeCache(cacheDir)
+	return o, err
+}
+
+// bootPython makes a snapshot, or takes the one that is kept.
 func bootPython(ctx context.Context, guestDir, cacheDir string) (*cpython.Snapshot, error) {
-	wasm, err := guests.Load(guestDir, pythonGuest)
+	o, err := bootOptions(guestDir, cacheDir)
 	if err != nil {
 		return nil, err
 	}
-	cache, err := codeCache(cacheDir)
-	if err != nil {
-		return nil, err
-	}
-	return cpython.Boot(ctx, cpython.BootOptions{Wasm: wasm, Cache: cache, Dir: cacheDir, MaxMemory: MaxMemory})
+	return cpython.Boot(ctx, o)
 }
 
 // newPython makes an engine of a snapshot.

@@ -252,7 +252,7 @@ func TestRequests(t *testing.T) {
 }
 
 func TestBusyAndClosed(t *testing.T) {
-	p, err := NewInProcess(context.Background(), Config{GuestDir: guestDir, CacheDir: testCache, MaxRuns: 2})
+	p, err := NewInProcess(context.Background(), Config{GuestDir: guestDir, CacheDir: workersCache, MaxRuns: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,19 +21,21 @@ func TestMain(m *testing.M) {
 			WorkerMain()
 		}
 	}
-	dir, err := os.MkdirTemp("", "isolate-test-")
-	if err != nil {
+	if err := os.MkdirAll(workersCache, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	testCache = dir
 	code := m.Run()
 	if shared != nil {
 		shared.Close()
 	}
-	os.RemoveAll(dir)
 	os.Exit(code)
 }
 
-// testCache is the compilation cache of all pools of a test run.
-var testCache string
+// testCache is the cache of all pools, here and in the interpreters' own tests. It
+// stays for the next run: to compile Python takes a minute with the race
+// detector. Code is kept by its content, snapshots by the test binary's.
+const (
+	testCache    = "../build/cache/test"
+	workersCache = testCache + "/workers"
+)

@@ -135,18 +135,18 @@ func TestOneTenantLeavesAWorker(t *testing.T) {
 	}
 	var last *process
 	for range 10 {
-		w, err := p.pick(t.Context(), "greedy", nil)
+		w, err := p.pick(t.Context(), "greedy", nil, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		last = w
 	}
-	small, err := p.pick(t.Context(), "small", nil)
+	small, err := p.pick(t.Context(), "small", nil, false)
 	if err != nil || used("greedy") != 2 || small.tenants["greedy"] != 0 {
 		t.Errorf("greedy is in %d workers, small with %v, %v", used("greedy"), small.tenants, err)
 	}
 	close(last.dead)
-	if w, err := p.pick(t.Context(), "greedy", nil); err != nil || w == last {
+	if w, err := p.pick(t.Context(), "greedy", nil, false); err != nil || w == last {
 		t.Errorf("%v, %v", w, err)
 	}
 	p.release(small, "small")

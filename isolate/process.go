@@ -29,7 +29,9 @@ type process struct {
 	// Of the pool, under its lock: its runs, and those of each tenant.
 	load    int
 	tenants map[string]int
+	idle    chan struct{} // closed when its last run has ended; nil: nobody waits
 	ready   readyMessage
+	python  bool // it can run that
 
 	// reading holds a token while no run reads what the worker says.
 	reading chan struct{}
@@ -55,8 +57,8 @@ func (p *workerPool) start(ctx context.Context, i int, kind string) (*process, e
 	if kind == kindShared || kind == kindJS {
 		hello.Streams = p.streams
 	}
-	if p.python != nil && (kind == kindShared || kind == kindPython) {
-		hello.Python = &p.python.State
+	if s := p.python.get(); s != nil && (kind == kindShared || kind == kindPython) {
+		hello.Python = &s.State
 	}
 	w, err := p.spawn(ctx, i, hello)
 	if err != nil {
@@ -75,6 +77,7 @@ func (p *workerPool) spawn(ctx context.Context, i int, hello helloMessage) (*pro
 	}
 	w := &process{pool: p, index: i, conn: ipc.NewConn(ours, maxFrame), runs: map[uint64]*remote{}, tenants: map[string]int{}, reading: make(chan struct{}, 1), dead: make(chan struct{}), ended: make(chan struct{})}
 	w.reading <- struct{}{}
+	w.python = hello.Python != nil
 	w.cmd = exec.Command(p.cfg.Exe, p.cfg.Args...)
 	w.cmd.ExtraFiles = []*os.File{theirs}
 	w.cmd.Stderr = &lines{log: p.log, worker: i}
@@ -112,7 +115,7 @@ func (w *process) handshake(ctx context.Context, hello helloMessage) error {
 	if hello.Kind != kindWasm {
 		files = append(files, w.pool.guest, w.pool.cache)
 	}
-	if python := w.pool.python; hello.Python != nil {
+	if python := w.pool.python.get(); hello.Python != nil {
 		files = append(files, python.Module, python.Image)
 	}
 	if err := w.conn.Send(f.encode(nil), files...); err != nil {

@@ -24,7 +24,7 @@ func BenchmarkPythonInProcess(b *testing.B) {
 // BenchmarkPythonFresh makes an instance for each call, where the others reset
 // one.
 func BenchmarkPythonFresh(b *testing.B) {
-	e, err := loadPython(context.Background(), guestDir, testCache)
+	e, err := loadPython(context.Background(), guestDir, workersCache)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func BenchmarkPythonFresh(b *testing.B) {
 
 // BenchmarkPythonReset is a call in a VM that is reset afterwards, with that.
 func BenchmarkPythonReset(b *testing.B) {
-	e, err := loadPython(context.Background(), guestDir, testCache)
+	e, err := loadPython(context.Background(), guestDir, workersCache)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func BenchmarkPythonBoot(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		cache, err := codeCache(testCache)
+		cache, err := codeCache(workersCache)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -99,7 +99,7 @@ def main(input, env):
     return n`)
 	r.Limits.CPU, r.Limits.Wall = time.Minute, time.Minute
 	for _, unmetered := range []bool{false, true} {
-		name, dir := "metered", testCache
+		name, dir := "metered", workersCache
 		if unmetered {
 			name, dir = "unmetered", filepath.Join(testCache, "unmetered")
 			if err := os.MkdirAll(dir, 0o755); err != nil {

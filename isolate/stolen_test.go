@@ -37,7 +37,7 @@ func TestStolenHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := engineOptions(g, testCache)
+	o := engineOptions(g, workersCache)
 	o.Prelude = strings.Replace(o.Prelude, "function (host) {", "function (host) { globalThis.f = host;", 1)
 	e, err := quickjs.New(context.Background(), o)
 	if err != nil {

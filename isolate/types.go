@@ -212,4 +212,7 @@ type Stats struct {
 	Running       int
 	Runs          uint64
 	Killed        uint64
+	// Preparing says what is being done for a language that is not there yet,
+	// and how far that is. Runs in it wait.
+	Preparing string
 }

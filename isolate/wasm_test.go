@@ -28,7 +28,7 @@ func wasmGuest(t testing.TB, name string) string {
 	if text := wasmGuests.text[name]; text != "" {
 		return text
 	}
-	out := filepath.Join(testCache, name+".wasm")
+	out := filepath.Join(t.TempDir(), name+".wasm")
 	args := []string{"build", "-o", out}
 	if name == "reactor" {
 		args = append(args, "-buildmode=c-shared")

@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandboxd/isolate/cpython"
 	"sandboxd/isolate/quickjs"
 )
 
@@ -39,7 +38,7 @@ type workerPool struct {
 	tenants  *tenants
 	guest    *os.File // sealed memfd
 	streams  string   // the polyfill
-	python   *cpython.Snapshot
+	python   *latePython
 	cache    *os.File // directory
 	temp     string   // removed with Close
 
@@ -58,7 +57,7 @@ type workerPool struct {
 }
 
 // NewWorkers makes a pool of worker processes. It returns when all of them are
-// confined and ready.
+// confined and ready; Python may come later, see Stats.Preparing.
 func NewWorkers(ctx context.Context, cfg Config) (Pool, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -82,6 +81,7 @@ func NewWorkers(ctx context.Context, cfg Config) (Pool, error) {
 	p := &workerPool{cfg: cfg, log: cfg.Log, workers: make([]*process, cfg.Workers), changed: make(chan struct{}), places: newPlaces(cfg.MaxRuns)}
 	p.compiler, p.tenants = newCompiler(p), newTenants(p)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.python = newLatePython()
 	if err := p.prepare(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -111,18 +111,7 @@ func (p *workerPool) prepare(ctx context.Context) error {
 		return fmt.Errorf("isolate: cache: %w", err)
 	}
 	python := make(chan error, 1)
-	go func() (err error) {
-		defer func() { python <- err }()
-		start := time.Now()
-		p.log.Info("the Python interpreter is being prepared; without a cache that takes some seconds")
-		defer func() { p.log.Info("the Python interpreter is prepared", "took", time.Since(start), "error", err) }()
-		p.python, err = bootPython(ctx, p.cfg.GuestDir, dir)
-		if missing := new(GuestError); errors.As(err, &missing) && errors.Is(err, os.ErrNotExist) {
-			p.log.Warn("there is no Python in isolates", "error", err)
-			err = nil
-		}
-		return err
-	}()
+	go func() { python <- p.preparePython(dir) }()
 	err = quickjs.Compile(ctx, engineOptions(js, dir))
 	if err := errors.Join(err, <-python); err != nil {
 		return err
@@ -224,8 +213,18 @@ func (p *workerPool) install(i int, w *process) {
 
 // supervise starts worker i again whenever it has ended.
 func (p *workerPool) supervise(i int, w *process) {
+	late := p.python.done
+	if w.python {
+		late = nil
+	}
 	for {
-		<-w.dead
+		select {
+		case <-w.dead:
+		case <-late:
+			late = nil
+			w = p.renew(i, w)
+			continue
+		}
 		p.install(i, nil)
 		w.wait()
 		ok := p.restart(i, func() (err error) {
@@ -273,7 +272,7 @@ func (p *workerPool) pause(d time.Duration) bool {
 // process that the kernel has not seen computing all the time, and which
 // therefore gets a processor at once. Of several with as few runs it is the one
 // that ran the function last.
-func (p *workerPool) pick(ctx context.Context, tenant string, f *Function) (*process, error) {
+func (p *workerPool) pick(ctx context.Context, tenant string, f *Function, python bool) (*process, error) {
 	last := -1
 	if f != nil {
 		last = int(f.worker.Load()) - 1
@@ -284,7 +283,7 @@ func (p *workerPool) pick(ctx context.Context, tenant string, f *Function) (*pro
 			p.mu.Unlock()
 			return nil, ErrClosed
 		}
-		if w := p.best(tenant, last); w != nil {
+		if w := p.best(tenant, last, python); w != nil {
 			w.load++
 			w.tenants[tenant]++
 			p.mu.Unlock()
@@ -303,13 +302,13 @@ func (p *workerPool) pick(ctx context.Context, tenant string, f *Function) (*pro
 	}
 }
 
-// best is the worker for a tenant's next run, if can be the last one; p.mu is
-// held.
-func (p *workerPool) best(tenant string, last int) *process {
+// best is the worker for a tenant's next run, if can be the last one, and one
+// with Python if it has to; p.mu is held.
+func (p *workerPool) best(tenant string, last int, python bool) *process {
 	var best, own *process
 	alive, has := 0, 0
 	for _, w := range p.workers {
-		if w == nil || w.failed() {
+		if w == nil || w.failed() || python && !w.python {
 			continue
 		}
 		alive++
@@ -332,7 +331,10 @@ func (p *workerPool) best(tenant string, last int) *process {
 func (p *workerPool) release(w *process, tenant string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.load--
+	if w.load--; w.load == 0 && w.idle != nil {
+		close(w.idle)
+		w.idle = nil
+	}
 	if w.tenants[tenant]--; w.tenants[tenant] == 0 {
 		delete(w.tenants, tenant)
 	}
@@ -344,8 +346,13 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 	if err != nil {
 		return nil, err
 	}
-	if req.Language == languagePython && p.python == nil {
-		return nil, requestError("language", "is python, whose interpreter is not installed here; `make guests` fetches it")
+	if req.Language == languagePython {
+		if err := p.python.wait(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			return nil, requestError("language", "is python: %s", err)
+		}
 	}
 	if err := p.places.take(ctx, req.Tenant); err != nil {
 		return nil, err
@@ -354,7 +361,7 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 	if kindOf(req) != kindShared {
 		return p.runOwn(ctx, req, host)
 	}
-	w, err := p.pick(ctx, req.Tenant, req.Function)
+	w, err := p.pick(ctx, req.Tenant, req.Function, req.Language == languagePython)
 	if err != nil {
 		return nil, err
 	}
@@ -404,7 +411,7 @@ func (p *workerPool) compile(ctx context.Context, req *Request) (job *jobMessage
 func (p *workerPool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Running: p.places.count(), Runs: p.runs.Load(), Killed: p.killed.Load(), TenantWorkers: p.tenants.count()}
+	s := Stats{Running: p.places.count(), Runs: p.runs.Load(), Killed: p.killed.Load(), TenantWorkers: p.tenants.count(), Preparing: p.python.doing()}
 	for _, w := range p.workers {
 		if w != nil {
 			s.Workers++
@@ -436,10 +443,7 @@ func (p *workerPool) Close() error {
 		}
 	}
 	p.guest, p.cache = nil, nil
-	if p.python != nil {
-		errs = append(errs, p.python.Close())
-		p.python = nil
-	}
+	errs = append(errs, p.python.close())
 	if p.temp != "" {
 		errs = append(errs, os.RemoveAll(p.temp))
 	}

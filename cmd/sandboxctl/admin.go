@@ -96,12 +96,13 @@ func (a *app) printStatus(s *api.Status) error {
 	if s.Audit.Error != "" {
 		audit = "NOT WRITABLE, nothing new runs: " + s.Audit.Error
 	}
-	process, isolates := "", ""
+	process, isolates, preparing := "", "", ""
 	if s.Pid != 0 {
 		process = strconv.Itoa(s.Pid)
 	}
 	if p := s.Isolates; p != nil {
 		isolates = fmt.Sprintf("%d workers, %d running, %d runs, %d killed", p.Workers, p.Running, p.Runs, p.Killed)
+		preparing = p.Preparing
 	} else if s.Audit.Error == "" {
 		audit = "" // for administrators
 	}
@@ -109,7 +110,7 @@ func (a *app) printStatus(s *api.Status) error {
 		[2]string{"state", s.State}, [2]string{"version", s.Version}, [2]string{"mode", s.Mode},
 		[2]string{"running for", age(s.Started)}, [2]string{"process", process}, [2]string{"policy", s.Policy},
 		[2]string{"sockets", strings.Join(s.Sockets, ", ")}, [2]string{"preview", s.Preview}, [2]string{"limits", s.Limits},
-		[2]string{"isolates", isolates},
+		[2]string{"isolates", isolates}, [2]string{"being prepared", preparing},
 		[2]string{"jails", strconv.Itoa(s.Jails)},
 		[2]string{"runs", fmt.Sprintf("%d running, %d in all; %d commands in jails", s.Runs.Running, s.Runs.Total, s.Runs.Execs)},
 		[2]string{"audit", audit})

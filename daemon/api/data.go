@@ -69,6 +69,8 @@ type IsolatePool struct {
 	Running int    `json:"running"`
 	Runs    uint64 `json:"runs"`
 	Killed  uint64 `json:"killed"`
+	// Preparing is empty once all languages are there.
+	Preparing string `json:"preparing,omitempty" doc:"What is being done for a language that is not ready yet, and how far that is. Runs in it wait."`
 }
 
 // RunCounts counts runs and execs since the start.

@@ -73,38 +73,57 @@ type BootOptions struct {
 	Dir string
 	// MaxMemory bounds the linear memory.
 	MaxMemory uint64
+	// Progress, if not nil, is told what is being done, in words, and which of
+	// how many steps that is, from 1. A snapshot that was kept takes none.
+	Progress func(what string, step, steps int)
 	// Unmetered leaves the countdown out. For measurements only.
 	Unmetered bool
+}
+
+// Kept gives the snapshot that an earlier Boot has kept with these options. The
+// error is that of the file system, or says that it is not whole.
+func Kept(o BootOptions) (*Snapshot, error) { return loadKept(keptPath(&o)) }
+
+func keptPath(o *BootOptions) string {
+	if o.Unmetered {
+		return ""
+	}
+	return keptName(o.Dir, o.Wasm)
 }
 
 // Boot compiles and boots the interpreter, or takes what it has kept of that.
 func Boot(ctx context.Context, o BootOptions) (*Snapshot, error) {
 	e := &Engine{opts: Options{MaxMemory: o.MaxMemory, Quantum: DefaultQuantum}}
 	defer e.Close()
-	kept := ""
-	if !o.Unmetered {
-		kept = keptName(o.Dir, o.Wasm)
-	}
-	if s, err := loadKept(kept); err == nil {
+	if s, err := Kept(o); err == nil {
 		return s, nil
 	}
 	// There is none yet, or it is not whole.
+	step := func(n int, what string) {
+		if o.Progress != nil {
+			o.Progress(what, n, 4)
+		}
+	}
+	step(1, "reading the interpreter and adding its metering")
 	module, data, err := e.rewrite(&o)
 	if err != nil {
 		return nil, err
 	}
+	step(2, fmt.Sprintf("compiling %d functions", e.functions))
 	if e.code, err = wasmvm.Compile(ctx, module, o.Cache, hostModules); err != nil {
 		return nil, fmt.Errorf("cpython: %w", err)
 	}
+	step(3, "starting it and importing the standard library")
 	memory, err := e.boot(ctx, data)
 	if err != nil {
 		return nil, err
 	}
+	step(4, "keeping its image")
 	s, err := seal(module, memory, e.state)
 	if err != nil {
 		return nil, err
 	}
-	if err := keep(kept, s); err != nil {
+	if err := keep(keptPath(&o), s); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -127,7 +146,7 @@ func (e *Engine) rewrite(o *BootOptions) (module, data []byte, err error) {
 	if n := len(info.ExportedGlobals); n != 1 || info.ExportedGlobals[0].Type != wasmbin.I32 {
 		return nil, nil, fmt.Errorf("cpython: the module has %d mutable globals, not only a stack pointer", n)
 	}
-	e.state.State = wasmvm.NewState(info, !o.Unmetered)
+	e.state.State, e.functions = wasmvm.NewState(info, !o.Unmetered), info.Functions
 	return module, data, nil
 }
 

@@ -51,6 +51,8 @@ type Engine struct {
 	img   *memimage.Image
 	state State
 	pool  *wasmvm.Pool[*VM]
+	// functions is how many the module has; only Boot knows it.
+	functions int
 }
 
 // Stats counts what an Engine did. Sizes are in bytes.

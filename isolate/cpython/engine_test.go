@@ -24,24 +24,26 @@ const (
 	memory   = 128 << 20
 )
 
-// testDir has compiled code and the snapshot of all tests.
-var testDir string
+// testCode has the compiled code of all tests, shared with package isolate's,
+// testDir the snapshot.
+const (
+	testCode = "../../build/cache/test/workers"
+	testDir  = "../../build/cache/test/cpython"
+)
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "cpython-test-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	for _, dir := range []string{testCode, testDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
-	testDir = dir
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
+	os.Exit(m.Run())
 }
 
 func cache(t *testing.T) wazero.CompilationCache {
 	t.Helper()
-	c, err := wazero.NewCompilationCacheWithDir(testDir)
+	c, err := wazero.NewCompilationCacheWithDir(testCode)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,21 +11,18 @@ import (
 	"sandboxd/isolate/js"
 )
 
-// testCache is the compilation cache of all engines of a test run.
-var testCache string
+// testCache is the compilation cache of all tests, shared with package isolate's.
+const testCache = "../../build/cache/test/workers"
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "quickjs-test-")
-	if err != nil {
+	if err := os.MkdirAll(testCache, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	testCache = dir
 	code := m.Run()
 	if shared != nil {
 		shared.Close()
 	}
-	os.RemoveAll(dir)
 	os.Exit(code)
 }
 
