@@ -16,6 +16,8 @@ const (
 	// IsolatePrefix tenants have an isolate without bindings or fetch, and no
 	// jail.
 	IsolatePrefix = "iso-"
+	// StrictPrefix tenants have isolates with workers of their own.
+	StrictPrefix = "strict-"
 	// NobodyPrefix tenants are agents whom the user "nobody" may act for.
 	NobodyPrefix = "t-nobody-"
 	// Stranger is granted nothing.
@@ -84,11 +86,18 @@ profiles:
     isolate:
       languages: [js]
       limits: {wall: %[2]s, cpu: %[3]s, memory: 32MiB, output: 64KiB}
+  strict:
+    isolate:
+      languages: [js, ts, python, wasm]
+      isolation: strict
+      bindings: {DB: {type: db}, KV: {type: kv}, LOG: {type: log}}
+      limits: {wall: %[2]s, cpu: %[3]s, memory: 32MiB, output: 64KiB}
 tenants:
+  "%[14]s*": {profile: strict}
   "%[12]s*": {profile: agent}
   "%[13]s*": {profile: plain}
 `, NobodyPrefix, WallLimit(), CPULimit(), JailMemory, JailCPUs, JailPids,
-		APIHost, w.Prefix, w.Addr, TokenName, OtherHost, AgentPrefix, IsolatePrefix)
+		APIHost, w.Prefix, w.Addr, TokenName, OtherHost, AgentPrefix, IsolatePrefix, StrictPrefix)
 }
 
 // configure writes what the daemon is started with to dir.
