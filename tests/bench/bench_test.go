@@ -43,3 +43,17 @@ func TestMeasureAlternates(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+func TestPairs(t *testing.T) {
+	got := pairs([]byte(`goos: linux
+BenchmarkLoops/tight/plain-2   	       5	  50000000 ns/op
+BenchmarkLoops/tight/metered-2 	       5	  60000000 ns/op	 0.16 ns/unit
+BenchmarkPythonMetering/metered-16  	       6	 110000000 ns/op
+BenchmarkPythonMetering/unmetered-16	       6	 100000000 ns/op
+BenchmarkAlone/metered-2	       6	 100000000 ns/op
+PASS
+`))
+	if len(got) != 2 || got[0].Name != "metering: Loops/tight" || got[0].Value != 1.2 || got[1].Name != "metering: PythonMetering" || got[1].Value != 1.1 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 	"time"
 
@@ -26,15 +26,18 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	rows, err := run(ctx, *rounds)
+	if args := flag.Args(); len(args) == 3 && args[0] == anewFlag {
+		fail(serveAnew(ctx, args[1], args[2]))
+	}
+	r, err := run(ctx, *rounds)
 	if err != nil {
 		stop()
 		fail(err)
 	}
 	if *asJSON {
-		err = json.NewEncoder(os.Stdout).Encode(rows)
+		err = json.NewEncoder(os.Stdout).Encode(r)
 	} else {
-		show(rows)
+		r.show()
 	}
 	if err != nil {
 		fail(err)
@@ -46,41 +49,90 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-func run(ctx context.Context, rounds int) (_ []row, err error) {
-	sys, err := harness.Start(ctx)
+// A report is all that was measured.
+type report struct {
+	Rows    []row    `json:"rows"`
+	Figures []figure `json:"figures"`
+}
+
+func run(ctx context.Context, rounds int) (_ *report, err error) {
+	dir, err := os.MkdirTemp("", "sandboxd-bench-")
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if cerr := sys.Close(context.WithoutCancel(ctx)); err == nil {
-			err = cerr
-		}
-	}()
-	isolate, err := measure(ctx, rounds, isolateRow(sys))
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	r := &report{}
+	sys, figures, err := starts(ctx, dir)
 	if err != nil {
-		return nil, fmt.Errorf("isolate: %w", err)
+		return nil, fmt.Errorf("start: %w", err)
 	}
-	python, err := measure(ctx, rounds, pythonRow(sys))
+	r.Figures = append(r.Figures, figures...)
+	err = r.measure(ctx, sys, dir, rounds)
+	if err = errors.Join(err, sys.Close(context.WithoutCancel(ctx))); err != nil {
+		return nil, err
+	}
+	// What is left needs no daemon, and would disturb it.
+	figures, err = metering(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("python: %w", err)
+		return nil, fmt.Errorf("metering: %w", err)
 	}
-	// A jail costs some hundred times as much, and its teardown goes on in the
-	// kernel for a while.
-	jail, err := measure(ctx, max(rounds/3, 10), jailRow(sys))
-	if err != nil {
-		return nil, fmt.Errorf("jail: %w", err)
-	}
-	return slices.Concat(isolate, python, jail), nil
+	r.Figures = append(r.Figures, figures...)
+	return r, nil
 }
 
-func show(rows []row) {
-	fmt.Printf("%-44s %9s %9s %9s %9s %6s\n", "", "p50", "p99", "p50/floor", "p99/floor", "rounds")
-	for _, r := range rows {
+// measure is what is measured at the daemon's socket.
+func (r *report) measure(ctx context.Context, sys *harness.System, dir string, rounds int) error {
+	other, stop, err := startAnew(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	for _, group := range []struct {
+		name   string
+		rounds int
+		steps  []step
+	}{
+		{"isolate", 5 * rounds, isolateRow(sys)},
+		{"anew", rounds, anewRow(sys, other, "request that instantiates QuickJS anew", "/")},
+		{"anew", rounds, anewRow(sys, other, "…and gives it the same web interfaces", "/web")},
+		{"python", rounds, pythonRow(sys)},
+		// A jail costs some hundred times as much, and its teardown goes on in
+		// the kernel for a while.
+		{"jail", max(rounds/3, 10), jailRow(sys)},
+	} {
+		rows, err := measure(ctx, group.rounds, group.steps)
+		if err != nil {
+			return fmt.Errorf("%s: %w", group.name, err)
+		}
+		r.Rows = append(r.Rows, rows...)
+	}
+	rows, err := neighbours(ctx, sys, rounds)
+	if err != nil {
+		return fmt.Errorf("neighbours: %w", err)
+	}
+	r.Rows = append(r.Rows, rows...)
+	for _, f := range []func(context.Context, *harness.System) ([]figure, error){parallel, memory} {
+		figures, err := f(ctx, sys)
+		if err != nil {
+			return err
+		}
+		r.Figures = append(r.Figures, figures...)
+	}
+	return nil
+}
+
+func (r *report) show() {
+	fmt.Printf("%-46s %9s %9s %9s %9s %6s\n", "", "p50", "p99", "p50/floor", "p99/floor", "rounds")
+	for _, r := range r.Rows {
 		ratio50, ratio99 := "1", "1"
 		if r.Floor != "" {
-			ratio50, ratio99 = fmt.Sprintf("%.1f", r.Ratio50), fmt.Sprintf("%.1f", r.Ratio99)
+			ratio50, ratio99 = fmt.Sprintf("%.2f", r.Ratio50), fmt.Sprintf("%.2f", r.Ratio99)
 		}
-		fmt.Printf("%-44s %9s %9s %9s %9s %6d\n", r.Name, round(r.P50), round(r.P99), ratio50, ratio99, r.Rounds)
+		fmt.Printf("%-46s %9s %9s %9s %9s %6d\n", r.Name, round(r.P50), round(r.P99), ratio50, ratio99, r.Rounds)
+	}
+	fmt.Println()
+	for _, f := range r.Figures {
+		fmt.Printf("%-46s %9.4g %-12s %s\n", f.Name, f.Value, f.Unit, f.Note)
 	}
 }
 

@@ -53,12 +53,15 @@ func measure(ctx context.Context, rounds int, steps []step) ([]row, error) {
 	for j, s := range steps {
 		rows[j] = row{Name: s.name, Rounds: rounds, P50: quantile(times[j], 0.50), P99: quantile(times[j], 0.99)}
 		if j > 0 {
-			rows[j].Floor = steps[0].name
-			rows[j].Ratio50 = float64(rows[j].P50) / float64(rows[0].P50)
-			rows[j].Ratio99 = float64(rows[j].P99) / float64(rows[0].P99)
+			rows[j].against(&rows[0])
 		}
 	}
 	return rows, nil
+}
+
+// against makes floor the row's floor.
+func (r *row) against(floor *row) {
+	r.Floor, r.Ratio50, r.Ratio99 = floor.Name, float64(r.P50)/float64(floor.P50), float64(r.P99)/float64(floor.P99)
 }
 
 // quantile is the nearest-rank quantile.
@@ -69,35 +72,59 @@ func quantile(times []time.Duration, q float64) time.Duration {
 
 const tenant = harness.AgentPrefix + "bench"
 
+// trivial is the code of the rows.
+const trivial = "export default (input) => input + 1"
+
 // isolateRow: a trivial function in a fresh isolate, over the same socket and
-// connection as a request that does nothing.
+// connection as a request that does nothing. A row of a deployed function's call
+// belongs here.
 func isolateRow(sys *harness.System) []step {
-	return []step{nothing(sys), {"trivial function in a fresh isolate", increment(sys, "js", "export default (input) => input + 1")}}
+	return []step{nothing(sys), {"trivial function in a fresh isolate", increment(sys.API, tenant, "js", trivial)}}
+}
+
+// anewRow: the same call against a server that instantiates the interpreter for
+// every request, see anew.go. A group of its own, because what that leaves in the
+// processor's caches slows what comes next.
+func anewRow(sys *harness.System, other *harness.Client, name, path string) []step {
+	body, err := json.Marshal(map[string]any{"code": "(input) => input + 1", "input": 1})
+	return []step{
+		{name, func(ctx context.Context) error {
+			if err != nil {
+				return err
+			}
+			text, err := call(ctx, other, "POST", path, body)
+			if err == nil && string(text) != `{"result":2}`+"\n" {
+				err = fmt.Errorf("1 + 1 came out as %q", text)
+			}
+			return err
+		}},
+		{"trivial function in a fresh isolate", increment(sys.API, tenant, "js", trivial)},
+	}
 }
 
 // pythonRow is a group of its own: Python's memory is made clean after the
 // answer, which takes a core from the request that follows (its floor is slower
 // than isolateRow's for that reason).
 func pythonRow(sys *harness.System) []step {
-	return []step{nothing(sys), {"trivial Python function in a fresh isolate", increment(sys, "python", "def main(input, env):\n    return input + 1\n")}}
+	return []step{nothing(sys), {"trivial Python function in a fresh isolate", increment(sys.API, tenant, "python", "def main(input, env):\n    return input + 1\n")}}
 }
 
 func nothing(sys *harness.System) step {
 	return step{"HTTP request that does nothing (/healthz)", func(ctx context.Context) error {
-		_, err := call(ctx, sys, "GET", "/healthz", nil)
+		_, err := call(ctx, sys.API, "GET", "/healthz", nil)
 		return err
 	}}
 }
 
 // increment runs code that adds one.
-func increment(sys *harness.System, language, code string) func(context.Context) error {
+func increment(c *harness.Client, tenant, language, code string) func(context.Context) error {
 	// Encoded once: the client's work is the same for all requests.
 	body, err := json.Marshal(api.RunRequest{Language: language, Code: code, Input: json.RawMessage("1")})
 	return func(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		text, err := call(ctx, sys, "POST", "/v1/tenants/"+tenant+"/run", body)
+		text, err := call(ctx, c, "POST", "/v1/tenants/"+tenant+"/run", body)
 		if err != nil {
 			return err
 		}
@@ -122,7 +149,7 @@ func jailRow(sys *harness.System) []step {
 			return exec.CommandContext(ctx, "/usr/bin/true").Run()
 		}},
 		{"true in a fresh jail, until its exit", func(ctx context.Context) error {
-			text, err := call(ctx, sys, "POST", path+"/exec", body)
+			text, err := call(ctx, sys.API, "POST", path+"/exec", body)
 			if err != nil {
 				return err
 			}
@@ -136,18 +163,18 @@ func jailRow(sys *harness.System) []step {
 			return nil
 		}},
 		{"the jail's end, until nothing of it is left", func(ctx context.Context) error {
-			_, err := call(ctx, sys, "DELETE", path, nil)
+			_, err := call(ctx, sys.API, "DELETE", path, nil)
 			return err
 		}},
 	}
 }
 
-func call(ctx context.Context, sys *harness.System, method, path string, body []byte) ([]byte, error) {
+func call(ctx context.Context, c *harness.Client, method, path string, body []byte) ([]byte, error) {
 	var content any
 	if body != nil {
 		content = body
 	}
-	a, err := sys.API.Do(ctx, method, path, content)
+	a, err := c.Do(ctx, method, path, content)
 	if err != nil {
 		return nil, err
 	}
