@@ -87,14 +87,19 @@ func (r *report) measure(ctx context.Context, sys *harness.System, dir string, r
 		return err
 	}
 	defer stop()
+	function, err := functionRow(ctx, sys)
+	if err != nil {
+		return fmt.Errorf("function: %w", err)
+	}
 	for _, group := range []struct {
 		name   string
 		rounds int
 		steps  []step
 	}{
 		{"isolate", 5 * rounds, isolateRow(sys)},
+		{"function", 5 * rounds, function},
 		{"anew", rounds, anewRow(sys, other, "request that instantiates QuickJS anew", "/")},
-		{"anew", rounds, anewRow(sys, other, "…and gives it the same web interfaces", "/web")},
+		{"anew", max(rounds/4, 10), anewRow(sys, other, "…and gives it the same web interfaces", "/web")},
 		{"python", rounds, pythonRow(sys)},
 		// A jail costs some hundred times as much, and its teardown goes on in
 		// the kernel for a while.

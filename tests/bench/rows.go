@@ -76,10 +76,22 @@ const tenant = harness.AgentPrefix + "bench"
 const trivial = "export default (input) => input + 1"
 
 // isolateRow: a trivial function in a fresh isolate, over the same socket and
-// connection as a request that does nothing. A row of a deployed function's call
-// belongs here.
+// connection as a request that does nothing.
 func isolateRow(sys *harness.System) []step {
 	return []step{nothing(sys), {"trivial function in a fresh isolate", increment(sys.API, tenant, "js", trivial)}}
+}
+
+// functionRow: the same function, deployed before.
+func functionRow(ctx context.Context, sys *harness.System) ([]step, error) {
+	const path = "/v1/tenants/" + tenant + "/functions/increment"
+	code, err := json.Marshal(api.FunctionRequest{Language: "js", Code: trivial})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := call(ctx, sys.API, "PUT", path, code); err != nil {
+		return nil, err
+	}
+	return []step{nothing(sys), {"the same as a deployed function", incrementAt(sys.API, path+"/invoke", []byte(`{"input":1}`))}}, nil
 }
 
 // anewRow: the same call against a server that instantiates the interpreter for
@@ -120,11 +132,16 @@ func nothing(sys *harness.System) step {
 func increment(c *harness.Client, tenant, language, code string) func(context.Context) error {
 	// Encoded once: the client's work is the same for all requests.
 	body, err := json.Marshal(api.RunRequest{Language: language, Code: code, Input: json.RawMessage("1")})
+	if err != nil {
+		return func(context.Context) error { return err }
+	}
+	return incrementAt(c, "/v1/tenants/"+tenant+"/run", body)
+}
+
+// incrementAt makes a request whose run adds one to one.
+func incrementAt(c *harness.Client, path string, body []byte) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if err != nil {
-			return err
-		}
-		text, err := call(ctx, c, "POST", "/v1/tenants/"+tenant+"/run", body)
+		text, err := call(ctx, c, "POST", path, body)
 		if err != nil {
 			return err
 		}
