@@ -114,6 +114,7 @@ type Daemon struct {
 	data  *data.Store
 	// recordings are what replays need.
 	recordings *recording.Store
+	recorders  *recording.Budget
 	pool       isolate.Pool
 	net        *netproxy.Proxy
 	jails      *jail.Manager
@@ -146,7 +147,7 @@ type Daemon struct {
 // cannot be. A part that this host cannot offer does not keep the others from
 // starting: its requests are answered "unsupported".
 func New(ctx context.Context, cfg Config) (*Daemon, error) {
-	d := &Daemon{cfg: cfg, log: cfg.Log, policy: cfg.Policy, started: time.Now(), missing: map[string]error{}, runs: newRegistry(), bodies: newBudget(), warnings: cfg.Warnings}
+	d := &Daemon{cfg: cfg, log: cfg.Log, policy: cfg.Policy, started: time.Now(), missing: map[string]error{}, runs: newRegistry(), recorders: recording.NewBudget(maxRecorders), bodies: newBudget(), warnings: cfg.Warnings}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}

@@ -112,6 +112,9 @@ func (d *Daemon) executeIsolate(ctx context.Context, r *run, p *plan) {
 	defer h.close()
 	req := isolateRequest(r, p)
 	answers, recorder := d.recorded(p, req, h)
+	if recorder != nil {
+		defer recorder.Close()
+	}
 	result, err := d.pool.Run(ctx, req, answers)
 	if err != nil {
 		r.notRecorded(p, "the run came to no end of its own")

@@ -44,6 +44,9 @@ func planRecord(p *plan) error {
 	return nil
 }
 
+// maxRecorders is the memory of all recordings under way together.
+const maxRecorders = 256 << 20
+
 // newSeed is a seed that every reader of JSON keeps exactly.
 func newSeed() uint64 {
 	var b [8]byte
@@ -86,7 +89,7 @@ func (d *Daemon) recorded(p *plan, req *isolate.Request, h *host) (isolate.Host,
 		d.log.Error("a run cannot be recorded", "run", h.run.id, "tenant", h.run.tenant, "error", err)
 		return h, nil
 	}
-	recorder := recording.NewRecorder(req, id, p.profile.Isolate.Recordings.Size.Bytes())
+	recorder := recording.NewRecorder(req, id, p.profile.Isolate.Recordings.Size.Bytes(), d.recorders)
 	return &recordedHost{h, recorder}, recorder
 }
 

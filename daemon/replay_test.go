@@ -362,6 +362,32 @@ func TestReplayOfTimedEnds(t *testing.T) {
 	}
 }
 
+// TestReplayIsCanceled: a replay is a run like others.
+func TestReplayIsCanceled(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	req := js(`export default async (i, env) => { await env.search.find(1); for (let n = 0; n < 1e9; n++); return 1 }`)
+	req.Limits = &policy.Limits{CPU: policy.Duration(300 * time.Millisecond)}
+	was := recordRun(t, d, "t-a", req)
+	for e, err := range d.api.ReplayStream(ctx, was.RunID, "", nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch e.Type {
+		case api.EventStarted:
+			if r, err := d.api.CancelRun(ctx, e.RunID); err != nil || r.Replay == nil {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		case api.EventCall:
+			t.Error("a replay asks for a tool")
+		case api.EventResult:
+			if r := e.Run; r.Status != api.StatusKilled || r.Replay.Identical || r.Error.Code != api.CodeCanceled {
+				t.Errorf("%+v %+v %+v", r, r.Error, r.Replay)
+			}
+		}
+	}
+}
+
 // TestRecordingsArePrivate: files that nobody else reads, without what a request
 // carried in its headers.
 func TestRecordingsArePrivate(t *testing.T) {

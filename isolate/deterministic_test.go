@@ -146,12 +146,15 @@ export default async (input, env) => {
 	out.push(chunks, signal.reason.name, Date.now(), new URL("https://ä.test/?b=1").href, new Response(null).headers.has("x"));
 	return out;
 }`, nil},
-	"js/cpu":    {"js", `export default (input) => { let s = ""; for (let i = 0; ; i++) { s = s.slice(-20) + i; if (i % 20000 === 0) console.log(i, s) } }`, nil},
-	"js/regexp": {"js", `export default () => { console.log("begin"); /^(a+)+$/.test("a".repeat(60) + "b") }`, nil},
-	"js/memory": {"js", `const keep = []; export default () => { for (let i = 0; ; i++) { keep.push(new Array(1000).fill(i)); if (i % 100 === 0) console.log(i) } }`, func(r *Request) { r.Limits.Memory = 16 << 20 }},
-	"js/output": {"js", `export default () => { for (let i = 0; ; i++) console.log("x".repeat(i)) }`, func(r *Request) { r.Limits.Output = 5000 }},
-	"js/throw":  {"js", "export default () => {\n  const o = {};\n  return o.a.b;\n}", nil},
-	"ts/throw":  {"ts", "interface A { n: number }\nexport default (a: A): number => {\n  if (a === null) throw new TypeError('no input');\n  return a.n;\n}", nil},
+	// Both leave a VM that has grown.
+	"js/grows":     {"js", `export default () => { const keep = []; for (let i = 0; i < 20; i++) keep.push(new Uint8Array(1e6).fill(i)); return keep.length }`, nil},
+	"python/grows": {"python", "def main():\n    keep = [bytearray(10**6) for i in range(25)]\n    return [len(keep), id(keep)]\n", nil},
+	"js/cpu":       {"js", `export default (input) => { let s = ""; for (let i = 0; ; i++) { s = s.slice(-20) + i; if (i % 20000 === 0) console.log(i, s) } }`, nil},
+	"js/regexp":    {"js", `export default () => { console.log("begin"); /^(a+)+$/.test("a".repeat(60) + "b") }`, nil},
+	"js/memory":    {"js", `const keep = []; export default () => { for (let i = 0; ; i++) { keep.push(new Array(1000).fill(i)); if (i % 100 === 0) console.log(i) } }`, func(r *Request) { r.Limits.Memory = 16 << 20 }},
+	"js/output":    {"js", `export default () => { for (let i = 0; ; i++) console.log("x".repeat(i)) }`, func(r *Request) { r.Limits.Output = 5000 }},
+	"js/throw":     {"js", "export default () => {\n  const o = {};\n  return o.a.b;\n}", nil},
+	"ts/throw":     {"ts", "interface A { n: number }\nexport default (a: A): number => {\n  if (a === null) throw new TypeError('no input');\n  return a.n;\n}", nil},
 	"python/world": {"python", `
 import time, random, os, uuid, secrets, tempfile, threading, gc, weakref, datetime, sys, hashlib
 class A: pass

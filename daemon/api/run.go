@@ -20,7 +20,7 @@ type RunRequest struct {
 	Bindings      map[string]BindingRequest `json:"bindings,omitempty" max:"64" doc:"Bindings to hold, by the names that policy grants; none by default."`
 	Outbound      *Outbound                 `json:"outbound,omitempty" doc:"Outgoing requests; null, the default, means none."`
 	Limits        *policy.Limits            `json:"limits,omitempty" doc:"Lower limits than policy grants."`
-	Deterministic *Deterministic            `json:"deterministic,omitempty" doc:"Fixed randomness and clock; what is not given is chosen. Time passes only when the code has nothing to do before its next timer, and cpu is counted in work done."`
+	Deterministic *Deterministic            `json:"deterministic,omitempty" doc:"Fixed randomness and clock; what is not given is chosen. Time stands still but when the code waits for its next timer and for no call; cpu is counted in work done."`
 	Record        bool                      `json:"record,omitempty" doc:"Keep what a replay needs, which makes the run deterministic."`
 	Environment   string                    `json:"environment,omitempty" enum:"isolate,jail" doc:"Forces one; an error says why when it is the wrong one."`
 	RunID         string                    `json:"run_id,omitempty" max:"128" doc:"The caller's own; the same id again follows or returns, never runs twice."`

@@ -35,6 +35,15 @@ func (c *Client) Run(ctx context.Context, tenant string, r *api.RunRequest) (*ap
 // nil. tenant may be empty where only one has a run with this id. As with Run
 // the error is for calls that came to no run.
 func (c *Client) Replay(ctx context.Context, run, tenant string, r *api.ReplayRequest) (*api.Run, error) {
+	return c.run(ctx, replayCall(run, tenant, r))
+}
+
+// ReplayStream replays a recorded run and yields the replay's events.
+func (c *Client) ReplayStream(ctx context.Context, run, tenant string, r *api.ReplayRequest) iter.Seq2[api.Event, error] {
+	return c.stream(ctx, replayCall(run, tenant, r), true)
+}
+
+func replayCall(run, tenant string, r *api.ReplayRequest) call {
 	if r == nil {
 		r = &api.ReplayRequest{}
 	}
@@ -42,7 +51,7 @@ func (c *Client) Replay(ctx context.Context, run, tenant string, r *api.ReplayRe
 	if tenant != "" {
 		k.query = url.Values{"tenant": {tenant}}
 	}
-	return c.run(ctx, k)
+	return k
 }
 
 // run makes a call that is answered with a run.

@@ -92,6 +92,8 @@ func timed(e *api.Error) string {
 		return "it was canceled"
 	case e.Code == api.CodeLimit && e.Limit == "wall":
 		return "it was ended by its limit of real time (wall)"
+	case e.Code == api.CodeLimit && e.Limit == "compile":
+		return "its code could not be compiled in time"
 	case e.Code == api.CodeLimit && e.Limit == "answers":
 		return "it was ended because answers came faster than it took them"
 	case e.Code == api.CodeInternal:

@@ -23,7 +23,7 @@ func call(nth int, binding, args string) isolate.Call {
 // fails.
 func record(t *testing.T, n int) *Recording {
 	t.Helper()
-	r := NewRecorder(&isolate.Request{Language: "js"}, isolate.Identity{}, 1<<20)
+	r := NewRecorder(&isolate.Request{Language: "js"}, isolate.Identity{}, 1<<20, NewBudget(1<<20))
 	for i := range n {
 		r.Asked(call(i+1, "search", fmt.Sprintf("[%d]", i+1)))
 	}
@@ -126,7 +126,7 @@ func TestRecorderBounds(t *testing.T) {
 		},
 		"an answer without a call": func(r *Recorder) { r.Answered(1, nil, nil) },
 	} {
-		r := NewRecorder(&isolate.Request{Language: "js", Modules: map[string]string{"main.js": "1"}}, isolate.Identity{}, 4096)
+		r := NewRecorder(&isolate.Request{Language: "js", Modules: map[string]string{"main.js": "1"}}, isolate.Identity{}, 4096, NewBudget(1<<20))
 		feed(r)
 		r.Answered(7, nil, errors.New("later"))
 		rec := r.Finish("alice", "r", "", Outcome{}, time.Now(), time.Hour)
@@ -134,8 +134,33 @@ func TestRecorderBounds(t *testing.T) {
 			t.Errorf("%s: %+v", name, rec)
 		}
 	}
-	if r := NewRecorder(&isolate.Request{Input: make([]byte, 5000)}, isolate.Identity{}, 4096); r.incomplete == "" {
+	if r := NewRecorder(&isolate.Request{Input: make([]byte, 5000)}, isolate.Identity{}, 4096, NewBudget(1<<20)); r.incomplete == "" {
 		t.Error("a large input is no matter")
+	}
+}
+
+// TestBudget: recordings that are under way share their memory, and give it back.
+func TestBudget(t *testing.T) {
+	b := NewBudget(10_000)
+	answer := json.RawMessage(`"` + strings.Repeat("x", 6000) + `"`)
+	begin := func() *Recorder {
+		r := NewRecorder(&isolate.Request{Language: "js"}, isolate.Identity{}, 1<<20, b)
+		r.Asked(call(1, "search", "[1]"))
+		r.Answered(1, answer, nil)
+		return r
+	}
+	first, second := begin(), begin()
+	if first.incomplete != "" || !strings.Contains(second.incomplete, "as much memory") {
+		t.Errorf("%q, %q", first.incomplete, second.incomplete)
+	}
+	first.Close()
+	first.Close()
+	second.Close()
+	if left := b.left.Load(); left != 10_000 {
+		t.Errorf("%d bytes are left", left)
+	}
+	if third := begin(); third.incomplete != "" {
+		t.Error(third.incomplete)
 	}
 }
 

@@ -5,21 +5,42 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sandboxd/isolate"
 )
+
+// A Budget bounds the memory of recordings that are under way.
+type Budget struct{ left atomic.Int64 }
+
+// NewBudget makes a budget of so many bytes.
+func NewBudget(bytes int64) *Budget {
+	b := &Budget{}
+	b.left.Store(bytes)
+	return b
+}
+
+func (b *Budget) take(n int64) bool {
+	if b.left.Add(-n) >= 0 {
+		return true
+	}
+	b.left.Add(n)
+	return false
+}
 
 // A Recorder notes the calls of one run. Its methods may be called at once.
 type Recorder struct {
 	request  isolate.Request
 	identity isolate.Identity
 	most     int64 // bytes that the recording may have
+	budget   *Budget
 
 	mu         sync.Mutex
 	calls      map[int]*Call // guarded by mu
 	order      []int         // guarded by mu
 	size       int64         // guarded by mu
+	taken      int64         // guarded by mu: of budget
 	incomplete string        // guarded by mu
 }
 
@@ -27,9 +48,9 @@ type Recorder struct {
 const callCost = 256
 
 // NewRecorder begins a recording of at most so many bytes. What is asked must be
-// deterministic.
-func NewRecorder(req *isolate.Request, identity isolate.Identity, most int64) *Recorder {
-	r := &Recorder{request: *req, identity: identity, most: most, calls: map[int]*Call{}}
+// deterministic. The caller calls Close when it is done with it.
+func NewRecorder(req *isolate.Request, identity isolate.Identity, most int64, budget *Budget) *Recorder {
+	r := &Recorder{request: *req, identity: identity, most: most, budget: budget, calls: map[int]*Call{}}
 	size := len(req.Input)
 	for name, text := range req.Modules {
 		size += len(name) + len(text)
@@ -47,13 +68,35 @@ func (r *Recorder) add(n int, what string) bool {
 	if r.incomplete != "" {
 		return false
 	}
-	if r.size += int64(n); r.size > r.most {
+	switch r.size += int64(n); {
+	case r.size > r.most:
 		r.incomplete = fmt.Sprintf("with %s it has more than the %d bytes that a recording may have", what, r.most)
-		// It can be replayed no more: its parts are only a burden.
-		r.calls, r.order = map[int]*Call{}, nil
-		return false
+	case !r.budget.take(int64(n)):
+		r.incomplete = "at the time of " + what + " all recordings under way took as much memory as they may"
+	default:
+		r.taken += int64(n)
+		return true
 	}
-	return true
+	// It can be replayed no more: its parts are only a burden.
+	r.calls, r.order = map[int]*Call{}, nil
+	r.giveBack()
+	return false
+}
+
+// giveBack ends what r takes of the budget. r.mu is held.
+func (r *Recorder) giveBack() {
+	r.budget.left.Add(r.taken)
+	r.taken = 0
+}
+
+// Close gives up what r holds.
+func (r *Recorder) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.incomplete == "" {
+		r.incomplete = "it was given up"
+	}
+	r.giveBack()
 }
 
 // Asked notes what a call asks.
