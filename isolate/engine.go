@@ -96,6 +96,7 @@ func warm(r *Request) func(context.Context, *quickjs.VM) error {
 // runOn runs a job in a clean VM of e. The VM is taken back after finish,
 // because what that costs is nobody's wait.
 func runOn(ctx context.Context, e *engines, job *jobMessage, host Host, finish func(*Result, error)) {
+	e.quiet.begin()
 	if job.kept != nil {
 		e.runKept(ctx, job, host, finish)
 		return

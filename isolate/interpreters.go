@@ -26,7 +26,8 @@ type engines struct {
 	// modules are nil where no tenant's own module may run.
 	modules *modules
 	// kept are the functions that were run here.
-	kept keptFunctions
+	kept  keptFunctions
+	quiet quiet
 
 	mu     sync.Mutex
 	python *cpython.Engine
@@ -120,11 +121,19 @@ func bootPython(ctx context.Context, guestDir, cacheDir string) (*cpython.Snapsh
 
 // newPython makes an engine of a snapshot.
 func newPython(ctx context.Context, s *cpython.Snapshot, cacheDir string) (*cpython.Engine, error) {
-	cache, err := codeCache(cacheDir)
+	o, err := pythonOptions(s, cacheDir)
 	if err != nil {
 		return nil, err
 	}
-	return cpython.New(ctx, cpython.Options{Snapshot: s, Cache: cache, Warm: []func(context.Context, *cpython.VM) error{warmPython(pythonWarm), warmPython(pythonPlain)}, MaxMemory: MaxMemory})
+	return cpython.New(ctx, o)
+}
+
+func pythonOptions(s *cpython.Snapshot, cacheDir string) (cpython.Options, error) {
+	cache, err := codeCache(cacheDir)
+	return cpython.Options{
+		Snapshot: s, Cache: cache, MaxMemory: MaxMemory,
+		Warm: []func(context.Context, *cpython.VM) error{warmPython(pythonWarm), warmPython(pythonPlain)},
+	}, err
 }
 
 func codeCache(dir string) (wazero.CompilationCache, error) {

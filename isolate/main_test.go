@@ -39,3 +39,6 @@ const (
 	testCache    = "../build/cache/test"
 	workersCache = testCache + "/workers"
 )
+
+// raceEnabled says that the race detector is on.
+var raceEnabled bool

@@ -3,4 +3,4 @@
 package isolate
 
 // The race detector keeps shadows of a worker's memory.
-func init() { workerMemory = 768 << 20 }
+func init() { workerMemory, raceEnabled = 768<<20, true }

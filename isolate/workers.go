@@ -52,6 +52,7 @@ type workerPool struct {
 	changed chan struct{} // closed when workers changes
 	places  *places
 
+	quiet        quiet
 	lastRun      atomic.Uint64
 	runs, killed atomic.Uint64
 }
@@ -358,6 +359,7 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 		return nil, err
 	}
 	defer p.places.give(req.Tenant)
+	p.quiet.begin()
 	if kindOf(req) != kindShared {
 		return p.runOwn(ctx, req, host)
 	}

@@ -58,7 +58,8 @@ type kept[V any] struct {
 type PoolStats struct {
 	Idle, Live      int
 	Created, Resets uint64
-	Trims           uint64
+	// Cooled and Trims count VMs that were idle.
+	Cooled, Trims uint64
 }
 
 // NewPool makes a pool, which is empty.
@@ -143,7 +144,8 @@ func (p *Pool[V]) trim() {
 	stages := [...]struct {
 		after time.Duration
 		do    func(V) error
-	}{{p.opts.TrimAfter / 10, p.opts.Cool}, {p.opts.TrimAfter, p.opts.Trim}}
+		count *uint64
+	}{{p.opts.TrimAfter / 10, p.opts.Cool, &p.stats.Cooled}, {p.opts.TrimAfter, p.opts.Trim, &p.stats.Trims}}
 	next := time.Duration(0)
 	for i := range p.idle {
 		k := &p.idle[i]
@@ -156,8 +158,8 @@ func (p *Pool[V]) trim() {
 				break
 			}
 			// An error would be the same again.
-			if err := s.do(k.vm); err == nil && k.stage == len(stages)-1 {
-				p.stats.Trims++
+			if err := s.do(k.vm); err == nil {
+				*s.count++
 			}
 		}
 	}
