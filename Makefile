@@ -29,15 +29,18 @@ TESTRUN := $(BUILD)/testrun
 HERE    := this machine, $(shell uname -sr)
 STAGES  := build lint test-unit test-e2e test-attack vm-test
 
-.PHONY: all build guests deps deps-vm lint test test-stages test-unit test-e2e test-attack vm-test bench demo install clean
+.PHONY: all build guests deps deps-test deps-vm lint test test-stages test-unit test-e2e test-attack vm-test bench demo install clean
 all: build
 
 ## deps: install what building and running need and this machine lacks
 deps: .go-is-there
 	@tests/tools/deps.sh build run
 
+deps-test: .go-is-there
+	@tests/tools/deps.sh build run test
+
 deps-vm: .go-is-there
-	@tests/tools/deps.sh build run vm
+	@tests/tools/deps.sh build run test vm
 
 .PHONY: .go-is-there
 .go-is-there:
@@ -72,7 +75,7 @@ lint: deps $(TESTRUN)
 	exit $$status
 
 ## test-unit: every package's own tests, with the race detector
-test-unit: deps guests wpt $(TESTRUN)
+test-unit: deps-test guests wpt $(TESTRUN)
 	@$(TESTRUN) run -stage test-unit -where '$(HERE), race detector on' -timeout 20m -out $(RESULTS) -- \
 		sh -c '$(GO) test -json -race -timeout 15m $(UNIT)'
 

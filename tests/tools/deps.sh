@@ -2,8 +2,8 @@
 # deps.sh GROUP...: installs the Debian packages that a group of targets needs
 # and this machine lacks. Says nothing and asks nobody when nothing is missing.
 #
-# Groups: build (compile sandboxd), run (what jails and the demo use), vm (the
-# virtual machine of `make vm-test`).
+# Groups: build (compile sandboxd), run (what jails and the demo use), test (what
+# packages' own tests start), vm (the virtual machine of `make vm-test`).
 set -euo pipefail
 
 # have TEST PACKAGE...: wants the packages unless the test holds.
@@ -35,6 +35,8 @@ for group in "$@"; do
         command_is_there python3 python3
         command_is_there curl curl
         command_is_there pkill procps
+        ;;
+    test)
         have 'ls /usr/lib/postgresql/*/bin/initdb && id postgres' postgresql
         ;;
     vm)
