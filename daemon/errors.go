@@ -265,7 +265,7 @@ func fromRun(e *isolate.Error) *api.Error {
 		isolate.KindRejected: api.CodeRejected, isolate.KindThrown: api.CodeError, isolate.KindLimit: api.CodeLimit,
 		isolate.KindBinding: api.CodeBinding, isolate.KindCanceled: api.CodeCanceled,
 	}
-	out := &api.Error{Code: codes[e.Kind], Message: e.Message, Stack: e.Stack, Limit: e.Limit, Used: e.Used, Allowed: e.Allowed, Hint: e.Hint}
+	out := &api.Error{Code: codes[e.Kind], Message: e.Message, SourceLine: e.Source, Stack: e.Stack, Limit: e.Limit, Used: e.Used, Allowed: e.Allowed, Hint: e.Hint}
 	if out.Code == "" {
 		out.Code = api.CodeInternal
 	}

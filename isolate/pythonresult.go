@@ -60,6 +60,7 @@ func (r *pythonRun) result(err error) *Result {
 	if e.Kind == KindLimit && e.File == "" && r.phase != PhaseNotStarted {
 		r.locate(e)
 	}
+	e.addSource(r.req)
 	return res
 }
 

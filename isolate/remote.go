@@ -434,7 +434,7 @@ func (r *remote) checkResult(res *Result) error {
 		}
 		res.Value = nil
 		e := res.Error
-		for _, s := range []*string{&e.Kind, &e.Message, &e.File, &e.Stack, &e.Limit, &e.Used, &e.Allowed, &e.Hint} {
+		for _, s := range []*string{&e.Kind, &e.Message, &e.File, &e.Source, &e.Stack, &e.Limit, &e.Used, &e.Allowed, &e.Hint} {
 			*s = strings.ToValidUTF8(cut(*s, maxStackText), "\uFFFD")
 		}
 	default:

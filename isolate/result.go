@@ -18,6 +18,7 @@ func (r *run) result(err error) *Result {
 	res := &Result{Phase: r.phase}
 	switch e := r.failure(err); {
 	case e != nil:
+		e.addSource(r.req)
 		res.Error, res.Status = e, StatusError
 		if e.Kind == KindLimit || e.Kind == KindCanceled {
 			res.Status = StatusKilled

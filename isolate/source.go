@@ -210,10 +210,7 @@ func (c *code) resolve(base, spec string) (string, error) {
 	}
 	e := &Error{Kind: KindRejected, File: base, Message: fmt.Sprintf("cannot find module %q, imported by %s", spec, base)}
 	e.Line, e.Column = c.locate(base, spec)
-	e.Hint = "the modules of this run are " + strings.Join(c.names(), ", ")
-	if !strings.HasPrefix(spec, ".") && !strings.HasPrefix(spec, "/") {
-		e.Hint += "; an isolate has no packages and no Node.js modules: pass the source among the modules, or run this step in a jail"
-	}
+	e.Hint = c.hintModule(spec)
 	c.rejected = e
 	return "", e
 }

@@ -18,6 +18,11 @@ type thrown struct {
 	Stack   string   `json:"stack"`
 	Cause   string   `json:"cause"`
 	Exports []string `json:"exports"`
+	// Default is the type of the default export, Members its keys.
+	Default string   `json:"default"`
+	Members []string `json:"members"`
+	// Result: it is about the value that the code returned.
+	Result bool `json:"result"`
 }
 
 // stackFrame is a line of a stack trace: "    at name (file:line:column)" or
@@ -81,11 +86,7 @@ func (c *code) errorOf(text string, kind string) *Error {
 	e := &Error{Kind: kind}
 	switch {
 	case t.Kind == "no_export":
-		e = c.noExport(nil)
-		if len(t.Exports) > 0 {
-			e.Hint += "; it exports " + cut(strings.Join(t.Exports, ", "), 200)
-		}
-		return e
+		return c.noExport(&t, false)
 	case t.Kind == "binding":
 		e.Kind = KindBinding
 		e.Message = t.Message
@@ -101,26 +102,18 @@ func (c *code) errorOf(text string, kind string) *Error {
 	}
 	e.Message = cut(strings.ToValidUTF8(e.Message, "\uFFFD"), maxMessage)
 	e.Stack, e.File, e.Line, e.Column = c.mapStack(strings.ToValidUTF8(t.Stack, "\uFFFD"))
-	e.Hint = c.hint(t)
-	return e
-}
-
-// noExport says that there is nothing to run. declared are functions that there
-// are.
-func (c *code) noExport(declared []string) *Error {
-	e := &Error{Kind: KindRejected, File: c.req.Main, Message: c.req.Main + " has no default export that is a function",
-		Hint: "write `export default async function (input, env) { … }`"}
-	if declared != nil {
-		e.Message += ", and as a script it printed and returned nothing"
-		e.Hint += "; it declares " + cut(strings.Join(declared, ", "), 200)
+	if e.File == "" && t.Result {
+		c.atEntry(e)
 	}
+	e.Hint = c.hint(t, e)
 	return e
 }
 
-var (
-	notDefined = regexp.MustCompile(`^'?([A-Za-z_$][\w$]*)'? is not defined$`)
-	ofNothing  = regexp.MustCompile(`^cannot read property '([^']*)' of (undefined|null)$`)
-)
+// globals are the names that there are besides the language's own, for people
+// who look for another.
+var globals = []string{"console", "fetch", "Request", "Response", "Headers", "URL", "URLSearchParams", "AbortController", "AbortSignal", "Event",
+	"EventTarget", "CustomEvent", "TextEncoder", "TextDecoder", "TextEncoderStream", "TextDecoderStream", "Blob", "File", "FormData", "ReadableStream", "WritableStream", "TransformStream",
+	"DOMException", "crypto", "performance", "atob", "btoa", "structuredClone", "queueMicrotask", "setTimeout", "clearTimeout", "setInterval", "clearInterval"}
 
 // elsewhere are globals that people expect and that need a Linux process.
 var elsewhere = map[string]string{
@@ -129,48 +122,19 @@ var elsewhere = map[string]string{
 	"exports":        "modules are ES modules: use export default",
 	"process":        "there is no process; strings of the caller's are in env, and a step that needs Node.js runs in a jail",
 	"Buffer":         "there is no Buffer: use Uint8Array, TextEncoder, TextDecoder, toBase64() and fromBase64()",
-	"XMLHttpRequest": "there is no XMLHttpRequest: use fetch",
+	"global":         "the global object is globalThis",
 	"document":       "there is no document: this is not a browser",
+	"localStorage":   "there is no localStorage: what shall last goes through a binding such as env.KV",
+	"alert":          "there is no alert: console.log(…) writes a line",
+	"print":          "there is no print: console.log(…) writes a line",
+	"XMLHttpRequest": "there is no XMLHttpRequest: use fetch, where it is granted",
+	"axios":          "there is no axios: use fetch, where it is granted",
+	"__dirname":      "there are no files: use import, and pass the source among the modules",
+	"fs":             "there are no files: use input and bindings, or run this step in a jail (\"needs\": [\"filesystem\"])",
 	"window":         "there is no window: this is not a browser; the global object is globalThis",
+	"self":           "the global object is globalThis",
 	"Deno":           "this is not Deno; a step that needs files or processes runs in a jail",
 	"Bun":            "this is not Bun; a step that needs files or processes runs in a jail",
 	"env":            "env is the second parameter of the default export: function (input, env)",
 	"input":          "input is the first parameter of the default export: function (input, env)",
-}
-
-// webGlobals are the web interfaces that there are.
-const webGlobals = "fetch, Request, Response, Headers, FormData, Blob, File, URL, URLSearchParams, AbortController, AbortSignal, Event, EventTarget, CustomEvent, " +
-	"ReadableStream, WritableStream, TransformStream, TextEncoder, TextDecoder, TextEncoderStream, TextDecoderStream, crypto, structuredClone, performance, atob, btoa and queueMicrotask"
-
-// hint says what usually helps.
-func (c *code) hint(t thrown) string {
-	if m := notDefined.FindStringSubmatch(t.Message); m != nil && t.Name == "ReferenceError" {
-		if h := elsewhere[m[1]]; h != "" {
-			return h
-		}
-		for _, b := range c.req.Bindings {
-			if b.Name == m[1] {
-				return "the binding is env." + m[1] + ": env is the second parameter of the default export"
-			}
-		}
-		return "beside the language there are console, timers, " + webGlobals
-	}
-	if m := ofNothing.FindStringSubmatch(t.Message); m != nil {
-		return "what is granted to this run is " + c.grants()
-	}
-	return ""
-}
-
-func (c *code) grants() string {
-	var names []string
-	for _, b := range c.req.Bindings {
-		names = append(names, "env."+b.Name)
-	}
-	if c.req.Fetch {
-		names = append(names, "fetch")
-	}
-	if len(names) == 0 {
-		return "nothing but console"
-	}
-	return strings.Join(names, ", ")
 }

@@ -195,7 +195,9 @@ type Error struct {
 	File    string // the user's own file
 	Line    int    // 1-based; 0 unknown
 	Column  int
-	Stack   string
+	// Source is the text of that line, shortened.
+	Source string
+	Stack  string
 	// Limit is "wall", "cpu", "memory", "output", "lines", "timers", "calls",
 	// "requests", "answers" or "result"; Used and Allowed are in the limit's own unit, as text.
 	Limit, Used, Allowed string

@@ -22,6 +22,28 @@ function hostCall(binding, method, args, convert, stack) {
   });
 }
 
+// A promise of a host call says so when something is taken of it that promises
+// do not have: an await was forgotten.
+const calls = new WeakMap();
+const weakGet = uncurry(WeakMap.prototype.get), weakSet = uncurry(WeakMap.prototype.set);
+const quiet = ['toJSON', 'nodeType', '$$typeof', 'asymmetricMatch'];
+const promiseProto = new Proxy(create(Promise.prototype), {
+  get(target, key, self) {
+    if (key === Symbol.toPrimitive || key === Symbol.iterator || typeof key === 'string' && !(key in target) && !includes(quiet, key)) {
+      const call = weakGet(calls, self);
+      const what = typeof key === 'symbol' ? 'its value' : '.' + key;
+      if (call !== undefined) throw new TypeError(`${call} gives a promise, and ${what} was taken of it before it was there: write (await ${call})${what === 'its value' ? '' : what}`);
+    }
+    return reflectGet(target, key, self);
+  },
+});
+const reflectGet = Reflect.get, setPrototypeOf = Object.setPrototypeOf;
+
+function watched(promise, call) {
+  weakSet(calls, promise, call);
+  return setPrototypeOf(promise, promiseProto);
+}
+
 const promiseReject = Promise.reject.bind(Promise);
 
 // takeSignal takes the AbortSignal out of the arguments: the last one, or the
@@ -85,7 +107,7 @@ function makeBinding({ name, methods }) {
         return promiseReject(e);
       }
       const call = hostCall(name, method, json, undefined, stack);
-      return signal === undefined ? call : abortable(call, lastId, signal);
+      return watched(signal === undefined ? call : abortable(call, lastId, signal), `env.${name}.${method}(…)`);
     });
   }
   freeze(target);

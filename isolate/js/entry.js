@@ -23,16 +23,22 @@ async function run(module, input, env) {
     } else if (main !== null && typeof main === 'object' && typeof main.fetch === 'function') {
       result = await serve(main, input, env);
     } else if (keys(module).length > 0) {
-      host(OP.fail, stringify({ kind: 'no_export', exports: keys(module) }));
+      const members = main !== null && typeof main === 'object' ? keys(main) : [];
+      host(OP.fail, stringify({ kind: 'no_export', exports: keys(module), default: main === null ? 'null' : typeof main, members }));
       return;
     } else {
       // A script with imports: what it did is all.
       host(OP.done, 'null', 1);
       return;
     }
-    result = toJSON(result);
   } catch (e) {
     fail(e);
+    return;
+  }
+  try {
+    result = toJSON(result);
+  } catch (e) {
+    fail(e, true);
     return;
   }
   host(OP.done, result);
@@ -84,8 +90,8 @@ function fire(id) {
 }
 
 // describe tells about a value that was thrown or rejected.
-function describe(e) {
-  const out = {};
+function describe(e, result = false) {
+  const out = { result };
   try {
     if (e !== null && typeof e === 'object' && ('message' in e || 'stack' in e)) {
       out.name = toText(e.name === undefined ? 'Error' : e.name);
@@ -104,6 +110,6 @@ function describe(e) {
   return stringify(out);
 }
 
-function fail(e) {
-  host(OP.fail, describe(e));
+function fail(e, result) {
+  host(OP.fail, describe(e, result === true));
 }

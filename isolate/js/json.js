@@ -82,9 +82,9 @@ function checked(value, path, name, above) {
     default: return value;
   }
   if (value === null) return value;
+  if (value instanceof NativePromise) refuse(name, path, 'is a promise', 'await it');
   if (typeof value.toJSON === 'function') return checked(value.toJSON(''), path, name, above);
   if (includes(above, value)) refuse(name, path, 'is one of the objects that hold it (a cycle)');
-  if (value instanceof NativePromise) refuse(name, path, 'is a promise', 'await it');
   if (value instanceof Map || value instanceof Set) refuse(name, path, 'is a ' + (value instanceof Map ? 'Map' : 'Set'), value instanceof Map ? opaque.Map : opaque.Set);
   if (isView(value) || value instanceof ArrayBuffer) return bytesJSON(value, path, name);
   if (value instanceof Error) return { name: toText(value.name), message: toText(value.message) };

@@ -27,6 +27,13 @@ class _Variables(dict):
 os.environ._data = os.environb._data = _Variables(os.environ._data)
 
 
+def _near(name, names):
+    """Asks for the name that was probably meant."""
+    lower = {str(n).lower(): n for n in names}
+    close = difflib.get_close_matches(str(name).lower(), lower, 1)
+    return f". Did you mean: '{lower[close[0]]}'?" if close else ''
+
+
 class _Env:
     """The strings and bindings of this run."""
 
@@ -40,14 +47,14 @@ class _Env:
             return self._values[name]
         except KeyError:
             pass
-        raise AttributeError(f'env has no {name!r}; it has {", ".join(self._values) or "nothing"}', name=name, obj=self)
+        raise AttributeError(f'env has no {name!r}; it has {", ".join(self._values) or "nothing"}{_near(name, self._values)}', name=name)
 
     def __getitem__(self, name):
         try:
             return self._values[name]
         except KeyError:
             pass
-        raise KeyError(f'env has no {name!r}; it has {", ".join(self._values) or "nothing"}')
+        raise KeyError(f'env has no {name!r}; it has {", ".join(self._values) or "nothing"}{_near(name, self._values)}')
 
     def __setattr__(self, name, value):
         raise AttributeError('env cannot be changed')
@@ -81,7 +88,7 @@ class _Binding:
 
     def __getattr__(self, method):
         if method not in self._methods:
-            raise AttributeError(f'env.{self._name} has no {method!r}; it has {", ".join(self._methods)}', name=method, obj=self)
+            raise AttributeError(f'env.{self._name} has no {method!r}; it has {", ".join(self._methods)}{_near(method, self._methods)}', name=method)
         binding = self._name
 
         def call(*args, **options):

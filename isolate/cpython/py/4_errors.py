@@ -2,6 +2,7 @@
 
 _sources = {}  # the user's files by name
 _granted = 'nothing but print'
+_env_names, _bindings, _no_input = (), (), False
 
 
 def _own(exc):
@@ -35,10 +36,13 @@ def _describe(exc):
         out['file'], out['line'], out['column'] = f.filename, f.lineno or 0, f.colno + 1 if f.colno is not None else 0
     elif at := getattr(exc, '_at', None):
         out['file'], out['line'] = at
+        out['column'] = 1
     if isinstance(exc, SyntaxError) and exc.filename in _sources:
         out['kind'] = 'syntax'
         out['file'], out['line'], out['column'] = exc.filename, exc.lineno or 0, exc.offset or 0
         out['message'] = f'{type(exc).__name__}: {exc.msg}'
+    elif isinstance(exc, _NoEntry):
+        out['kind'], out['message'] = 'syntax', str(exc)
     elif isinstance(exc, BindingError):
         out['kind'], out['message'] = 'binding', str(exc)
     elif isinstance(exc, SystemExit):
@@ -49,10 +53,70 @@ def _describe(exc):
 
 _process = 'an isolate has no processes: run this step in a jail ("needs": ["process"])'
 _no_socket = 'an isolate has no sockets: use fetch(url) where it is granted'
+_no_files = 'an isolate has no files but its own modules and /tmp: use input and env, or run this step in a jail ("needs": ["filesystem"])'
 _packages = {'requests', 'httpx', 'aiohttp', 'urllib3'}
+_javascript = re.compile(r'^\s*(?:export\s+(?:default|const|async|function)|const\s+\w+\s*=|let\s+\w+\s*=|(?:async\s+)?function\b|import\s.*\sfrom\s+[\'"])|=>\s*[{(]', re.M)
+_main_wanted = 'write def main(input, env): and return the result from it'
+
+
+class _NoEntry(Exception):
+    """The code defines things and does nothing."""
+
+    def __init__(self, name, file, line):
+        super().__init__(f'{file} defines {name} and does nothing')
+        self.name, self._at = name, (file, line)
+
+
+def _inert(node):
+    """Tells whether a statement does nothing that is seen outside."""
+    return isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Pass)) or \
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) or \
+        isinstance(node, ast.Assign) and isinstance(node.value, (ast.Constant, ast.List, ast.Dict, ast.Tuple, ast.Set))
+
+
+def _check_entry(text, name):
+    """Refuses a script that only defines functions: none of them is called."""
+    body = ast.parse(text).body
+    functions = [n for n in body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    if functions and all(map(_inert, body)) and not any(f.name == 'main' for f in functions):
+        raise _NoEntry(functions[-1].name, name, functions[-1].lineno)
+
+
+def _hint_name(name):
+    if name == 'env':
+        return 'env is the second parameter of main(input, env)'
+    if name in ('await_', 'console', 'null', 'undefined', 'true', 'false'):
+        return 'this is Python: print(…) writes a line, and None, True and False are the constants' if name != 'console' else 'this is Python: print(…) writes a line'
+    for known in _env_names:
+        if known.lower() == name.lower():
+            kind = 'binding' if known in _bindings else 'string'
+            return f'the {kind} is env.{known}: env is the second parameter of main(input, env)'
+    return ''
+
+
+def _hint_none(exc):
+    """For a None where there should be something."""
+    for frame in reversed(_own(exc).stack or ()):
+        if _no_input and re.search(r'\binput\b', frame.line or ''):
+            return 'input is None: the request came without "input"'
+        break
+    return f'what is granted to this run is {_granted}'
+
+
+def _hint_syntax(exc):
+    text = _sources.get(exc.filename, '')
+    if _javascript.search(text):
+        return 'this looks like JavaScript: send "language": "js"'
+    if 'await' in exc.msg:
+        return 'calls of bindings and fetch give their answer at once in Python: leave await out'
+    if "'return' outside" in exc.msg:
+        return 'return stands outside of a function: put the code into def main(input, env):'
+    return 'the code is Python 3.12'
 
 
 def _hint(exc, message):
+    if isinstance(exc, _NoEntry):
+        return f'{exc.name} is there, but nothing calls it: {_main_wanted}'
     if isinstance(exc, ModuleNotFoundError):
         names = ', '.join(sorted(_sources)[:10])
         if exc.name in _packages:
@@ -60,21 +124,21 @@ def _hint(exc, message):
         return (f'the modules of this run are {names}; an isolate has the standard library and no packages: '
                 'pass the source among the modules, or run this step in a jail ("needs": ["packages"])')
     if isinstance(exc, NameError):
-        if exc.name == 'env':
-            return 'env is the second parameter of main(input, env)'
-        if exc.name in ('await_', 'console'):
-            return 'this is Python: print(…) writes a line'
-        return ''
+        return _hint_name(exc.name or '')
     if isinstance(exc, SyntaxError):
-        return 'the code is Python 3.12'
+        return _hint_syntax(exc)
     if isinstance(exc, BindingError):
         return ''
-    if isinstance(exc, FileNotFoundError) or isinstance(exc, PermissionError) and exc.filename is not None:
-        return 'an isolate has no files but its own modules and /tmp: use input and env, or run this step in a jail ("needs": ["filesystem"])'
+    if isinstance(exc, (AttributeError, KeyError)) and 'env has no ' in message:
+        return f'what is granted is {_granted}; the request asks for bindings in "bindings", and the tenant\'s policy has to grant them'
+    if isinstance(exc, (FileNotFoundError, PermissionError, IsADirectoryError)) and exc.filename is not None:
+        return _no_files
     if 'start new thread' in message:
         return 'an isolate has one thread: do it one after the other'
     if isinstance(exc, MemoryError):
         return 'more memory was wanted at once than there can be, or source is nested too deeply'
+    if 'unknown url type' in message or 'builtin_function_or_method' in message and re.search(r'\binput\b', _last_line(exc)):
+        return _no_socket if 'url' in message else 'input is the first parameter of main(input, env); in a script it is Python\'s own function, and the input is sys.stdin'
     if isinstance(exc, (OSError, AttributeError)):
         for f in traceback.extract_tb(exc.__traceback__):
             if f.filename.endswith(('/socket.py', '/selector_events.py')):
@@ -88,5 +152,10 @@ def _hint(exc, message):
     if isinstance(exc, RecursionError):
         return 'use a loop, or a list as a stack'
     if isinstance(exc, (TypeError, AttributeError)) and 'NoneType' in message:
-        return f'what is granted to this run is {_granted}'
+        return _hint_none(exc)
     return ''
+
+
+def _last_line(exc):
+    stack = _own(exc).stack
+    return stack[-1].line or '' if stack else ''

@@ -96,6 +96,7 @@ asyncio.set_event_loop_policy(_Policy())
 
 _fence = re.compile(r'\s*```[A-Za-z0-9]*[ \t]*\r?\n')
 _main_with_parameters = re.compile(r'^(?:async[ \t]+)?def[ \t]+main[ \t]*\(\s*[\w*]', re.M)
+_some_def = re.compile(r'^(?:async[ \t]+)?def[ \t]+(?!main\b)', re.M)
 _guard = re.compile(r'^if[ \t]+__name__[ \t]*==', re.M)
 
 
@@ -186,9 +187,12 @@ def _load(job):
 
 def _grant(job):
     """Gives what the call holds; its env is the result."""
-    global _granted
+    global _granted, _env_names, _bindings, _no_input
     env = _environment(job)
     _granted = ', '.join(['env.' + b['name'] for b in job['bindings']] + ['fetch'] * job['fetch']) or 'nothing but print'
+    _bindings = tuple(b['name'] for b in job['bindings'])
+    _env_names = (*job['env'], *_bindings)
+    _no_input = job['input'] is None
     sys.stdin = _Input(job['input'])
     return env
 
@@ -208,6 +212,8 @@ def _run(job):
     # With a main that takes something, the module is a function's; else it is a
     # script.
     function = _main_with_parameters.search(text)
+    if not function and _some_def.search(text):
+        _check_entry(text, name)
     module = _module(name, function)
     space = module.__dict__
     if not function:
