@@ -141,6 +141,9 @@ func (a *app) printError(e *api.Error) {
 			at += fmt.Sprintf(":%d", p.Column)
 		}
 		fmt.Fprintf(w, "  at: %s\n", a.safeErr(strings.TrimPrefix(at, ":")))
+		if e.SourceLine != "" {
+			fmt.Fprintf(w, "    %s\n", a.safeErr(strings.ReplaceAll(e.SourceLine, "\t", " ")))
+		}
 	}
 	for _, p := range [][2]string{{"field", e.Field}, {"used", e.Used}, {"allowed", e.Allowed}} {
 		if p[1] != "" {

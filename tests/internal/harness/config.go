@@ -39,6 +39,9 @@ func factor() int {
 	return n
 }
 
+// DeskSocket is where tests answer the calls of the binding DESK.
+const DeskSocket = "/run/sandboxd-test-desk.sock"
+
 // Limits that the policy grants and that tests push against.
 const (
 	JailMemory = 192 << 20
@@ -63,7 +66,18 @@ profiles:
   agent:
     isolate:
       languages: [js, ts, python, wasm]
-      bindings: {DB: {type: db}, KV: {type: kv}, LOG: {type: log}, SEARCH: {type: tools, methods: [find, fail]}}
+      bindings:
+        DB: {type: db}
+        KV: {type: kv}
+        LOG: {type: log}
+        SEARCH: {type: tools, methods: [find, fail]}
+        DESK:
+          type: tools
+          socket: %[15]s
+          timeout: 5s
+          methods:
+            order: {args: {type: object, required: [id], properties: {id: {type: integer}}}, result: {type: object, required: [total], properties: {total: {type: number}}}}
+            echo:
       fetch: true
       limits: {wall: %[2]s, cpu: %[3]s, memory: 32MiB, output: 64KiB, requests: 5}
     jail:
@@ -97,7 +111,7 @@ tenants:
   "%[12]s*": {profile: agent}
   "%[13]s*": {profile: plain}
 `, NobodyPrefix, WallLimit(), CPULimit(), JailMemory, JailCPUs, JailPids,
-		APIHost, w.Prefix, w.Addr, TokenName, OtherHost, AgentPrefix, IsolatePrefix, StrictPrefix)
+		APIHost, w.Prefix, w.Addr, TokenName, OtherHost, AgentPrefix, IsolatePrefix, StrictPrefix, DeskSocket)
 }
 
 // configure writes what the daemon is started with to dir.
