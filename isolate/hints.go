@@ -285,7 +285,7 @@ func (c *code) hintNotGranted(name string) string {
 	if near != "" {
 		near = "env." + near
 	}
-	return fmt.Sprintf(`env.%s is not granted to this run: %swhat is granted is %s; the request asks for bindings in "bindings", and the tenant's policy has to grant them`,
+	return fmt.Sprintf(`env.%s is not granted to this run: %swhat is granted to this run is %s; the request asks for bindings in "bindings", and the tenant's policy has to grant them`,
 		name, didYouMean(near), c.grants())
 }
 

@@ -42,22 +42,22 @@ func (s *slip) check(t *testing.T, req *Request, pool Pool) {
 
 const (
 	refusedKind = KindRejected
-	threw    = KindThrown
+	threw       = KindThrown
 )
 
 func TestHintsInJavaScript(t *testing.T) {
 	for _, s := range []slip{
 		// No export that can be called.
-		{src: "const x = 1;", kind: refusedKind, line: 1, column: 1, say: "write `export default async function"},
+		{src: "export const x = 1;", kind: refusedKind, line: 1, column: 1, say: "write `export default async function"},
 		{src: "\nexports.handler = async () => 1", kind: threw, line: 2, column: 1, say: "ES modules: use export default"},
 		{src: "module.exports = { run() {} }", kind: threw, line: 1, column: 1, say: "ES modules: use export default"},
 		{src: "// x\nasync function handler(event) { return 1 }", kind: refusedKind, line: 2, column: 1, say: "add `export default handler;`"},
 		{src: "const a = 1;\nexport const handler = async (event) => 1", kind: refusedKind, line: 2, column: 1, say: "add `export default handler;`, or write"},
 		{src: "export function run() {}", kind: refusedKind, line: 1, column: 1, say: "it exports run"},
 		{src: "export default { handler() {} }", kind: refusedKind, line: 1, column: 1, say: "only fetch(request, env, ctx) is called, and it has handler"},
-		{src: "\n export default 5", kind: refusedKind, line: 2, column: 2, say: "is no function but a number"},
-		{src: "return 1", kind: refusedKind, line: 1, column: 1, say: "return stands outside of a function"},
-		{src: "console.log(1);\nreturn 2", kind: refusedKind, line: 2, column: 1, say: "export default async function (input, env)"},
+		{src: "\n export default 5", kind: refusedKind, line: 2, column: 2, say: "but one that is a number"},
+		{src: "export const a = 1; return 1", kind: refusedKind, line: 1, column: 21, say: "return stands outside of a function"},
+		{src: "export const a = 1;\nreturn 2", kind: refusedKind, line: 2, column: 1, say: "export default async function (input, env)"},
 		// Names that do not exist.
 		{src: "export default () => consol.log(1)", kind: threw, line: 1, column: 22, say: "did you mean console?"},
 		{src: "const total = 1;\nexport default () => totl + 1", kind: threw, line: 2, column: 22, say: "did you mean total?"},
@@ -69,7 +69,7 @@ func TestHintsInJavaScript(t *testing.T) {
 		{src: "export default () => new XMLHttpRequest()", kind: threw, line: 1, column: 26, say: "use fetch"},
 		{src: "export default () => document.title", kind: threw, line: 1, column: 22, say: "not a browser"},
 		{src: "export default () => input.x", kind: threw, line: 1, column: 22, say: "input is the first parameter"},
-		{src: "input.a + 1", kind: threw, line: 1, column: 1, say: "input is the first parameter"},
+		{src: "input.a + 1", kind: threw, line: 1, column: 1, say: "the request came without \"input\""},
 		{src: "export default () => env.KV.get('a')", kind: threw, line: 1, column: 22, say: "env is the second parameter"},
 		{src: "export default () => KV.get('a')", kind: threw, line: 1, column: 22, say: "the binding is env.KV"},
 		{src: "export default () => REGION", kind: threw, line: 1, column: 22, say: "the string is env.REGION"},
@@ -81,7 +81,7 @@ func TestHintsInJavaScript(t *testing.T) {
 		{src: "\nimport _ from 'lodash'; export default () => 1", kind: refusedKind, line: 2, column: 15, say: "an isolate has no packages"},
 		{src: "import x from './mian.js'; export default () => 1", kind: refusedKind, line: 1, column: 15, say: "did you mean ./main.js?"},
 		// Bindings.
-		{src: "export default (i, env) => env.DB.query('x')", kind: threw, line: 1, column: 28, say: `env.DB is not granted to this run: what is granted is env.KV, env.search; the request asks for bindings in "bindings"`},
+		{src: "export default (i, env) => env.DB.query('x')", kind: threw, line: 1, column: 28, say: `env.DB is not granted to this run: what is granted to this run is env.KV, env.search; the request asks for bindings in "bindings"`},
 		{src: "export default (i, env) => env.kv.get('x')", kind: threw, line: 1, column: 28, say: "did you mean env.KV?"},
 		{src: "export default (i, e) => e.serach.find('x')", kind: threw, line: 1, column: 26, say: "did you mean env.search?"},
 		{src: "export default (i, env) =>\n  env.KV.gett('k')", kind: threw, line: 2, column: 3, say: "did you mean env.KV.get?"},

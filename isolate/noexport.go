@@ -30,7 +30,7 @@ func (c *code) noExport(t *thrown, script bool) *Error {
 	}
 	if loc := exportDefaultAt.FindStringIndex(src); loc != nil && t.Default != "" && t.Default != "undefined" {
 		at(loc)
-		e.Message = fmt.Sprintf("the default export of %s is no function but %s", c.req.Main, article(t.Default))
+		e.Message = fmt.Sprintf("%s has no default export that is a function, but one that is %s", c.req.Main, article(t.Default))
 		e.Hint = want
 		if len(t.Members) > 0 {
 			e.Hint = fmt.Sprintf("of an object only fetch(request, env, ctx) is called, and it has %s: %s", cut(strings.Join(t.Members, ", "), 200), want)

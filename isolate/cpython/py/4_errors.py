@@ -130,7 +130,7 @@ def _hint(exc, message):
     if isinstance(exc, BindingError):
         return ''
     if isinstance(exc, (AttributeError, KeyError)) and 'env has no ' in message:
-        return f'what is granted is {_granted}; the request asks for bindings in "bindings", and the tenant\'s policy has to grant them'
+        return f'what is granted to this run is {_granted}; the request asks for bindings in "bindings", and the tenant\'s policy has to grant them'
     if isinstance(exc, (FileNotFoundError, PermissionError, IsADirectoryError)) and exc.filename is not None:
         return _no_files
     if 'start new thread' in message:
