@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -101,6 +102,17 @@ func hostileWorker(mode string) {
 		send(call)
 	case "loaded unasked":
 		send(frame{kind: frameLoaded, run: f.run})
+	case "need without a function":
+		send(frame{kind: frameNeed, run: f.run})
+	case "need twice": // of a function
+		send(frame{kind: frameNeed, run: f.run})
+		send(frame{kind: frameNeed, run: f.run})
+	case "prepared unasked":
+		send(result(Result{Status: StatusOK, Phase: PhaseFinished, Value: json.RawMessage("1"), Prepared: &Prepared{Snapshot: true}}))
+	case "not prepared": // though it was asked
+		send(result(Result{Status: StatusOK, Phase: PhaseFinished, Value: json.RawMessage("1")}))
+	case "prepared": // with much to say
+		send(result(Result{Status: StatusOK, Phase: PhaseFinished, Value: json.RawMessage("1"), Prepared: &Prepared{Reason: strings.Repeat("\xff", 100_000)}}))
 	case "waiting unasked":
 		send(frame{kind: frameWaiting, run: f.run})
 	case "too many calls":

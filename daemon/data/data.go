@@ -45,7 +45,8 @@ type Store struct {
 	idle     []*conn     // longest idle first
 	inUse    map[key]int // no zeros
 	removing map[string]bool
-	changed  chan struct{} // closed, and made anew, when one is freed
+	totals   map[string]*total // of deployments, where known, by tenant
+	changed  chan struct{}     // closed, and made anew, when one is freed
 }
 
 // Open opens the store in dir with the default options.
@@ -75,7 +76,7 @@ func OpenWith(dir string, o Options) (*Store, error) {
 	}
 	return &Store{
 		dir: dir, opts: o, log: o.Log,
-		inUse: make(map[key]int), removing: make(map[string]bool), changed: make(chan struct{}),
+		inUse: make(map[key]int), removing: make(map[string]bool), totals: make(map[string]*total), changed: make(chan struct{}),
 	}, nil
 }
 

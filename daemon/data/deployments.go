@@ -140,10 +140,11 @@ func (d *Deployments) Put(ctx context.Context, dep *Deployment, b Bounds, replac
 		return err
 	}
 	return d.use(ctx, func() error {
-		count, bytes, err := d.total(dep.Name)
+		all, err := d.total()
 		if err != nil {
 			return err
 		}
+		others := all.without(d.path(dep.Name))
 		old, err := readDeployment(d.path(dep.Name), dep.Name, false)
 		var corrupt *CorruptError
 		if err != nil && !errors.Is(err, ErrNotFound) && !errors.As(err, &corrupt) {
@@ -157,12 +158,13 @@ func (d *Deployments) Put(ctx context.Context, dep *Deployment, b Bounds, replac
 			return err
 		}
 		switch {
-		case count >= b.Count:
-			return overLimit("functions", fmt.Sprint(b.Count), fmt.Sprintf("the tenant has %d other functions deployed", count))
-		case bytes+int64(len(content)) > b.Bytes:
+		case others.count >= b.Count:
+			return overLimit("functions", fmt.Sprint(b.Count), fmt.Sprintf("the tenant has %d other functions deployed", others.count))
+		case others.bytes+int64(len(content)) > b.Bytes:
 			return overLimit("function_bytes", fmt.Sprint(b.Bytes),
-				fmt.Sprintf("the function takes %d bytes, and the tenant's others %d", len(content), bytes))
+				fmt.Sprintf("the function takes %d bytes, and the tenant's others %d", len(content), others.bytes))
 		}
+		d.know(nil) // until it is written
 		if err := writeDurably(d.dir(), d.path(dep.Name), content); err != nil {
 			return err
 		}
@@ -171,25 +173,56 @@ func (d *Deployments) Put(ctx context.Context, dep *Deployment, b Bounds, replac
 			return fmt.Errorf("data: %w", err)
 		}
 		dep.Size, dep.Stamp = info.Size(), stampOf(info)
+		d.know(&total{others.count + 1, others.bytes + dep.Size})
 		return nil
 	})
 }
 
-// total counts the deployments beside the one of that name.
-func (d *Deployments) total(except string) (count int, bytes int64, err error) {
+// A total is how many deployments a tenant has, and their size.
+type total struct {
+	count int
+	bytes int64
+}
+
+// without is the total of the others than the one at path.
+func (t total) without(path string) total {
+	if info, err := os.Lstat(path); err == nil {
+		t.count--
+		t.bytes -= info.Size()
+	}
+	return t
+}
+
+// total counts the tenant's deployments, the first time by looking at all.
+func (d *Deployments) total() (total, error) {
+	d.store.mu.Lock()
+	known := d.store.totals[d.tenant]
+	d.store.mu.Unlock()
+	if known != nil {
+		return *known, nil
+	}
+	var t total
 	entries, err := d.entries()
 	for _, e := range entries {
-		if e.Name() == except+deploymentFile {
-			continue
-		}
 		info, err := e.Info()
 		if err != nil {
-			return 0, 0, fmt.Errorf("data: %w", err)
+			return t, fmt.Errorf("data: %w", err)
 		}
-		count++
-		bytes += info.Size()
+		t.count++
+		t.bytes += info.Size()
 	}
-	return count, bytes, err
+	return t, err
+}
+
+// know notes the total; nil means that it is to be counted anew.
+func (d *Deployments) know(t *total) {
+	d.store.mu.Lock()
+	defer d.store.mu.Unlock()
+	if t == nil {
+		delete(d.store.totals, d.tenant)
+	} else {
+		d.store.totals[d.tenant] = t
+	}
 }
 
 // entries are the deployments' files, in the order of their names. What a write
@@ -281,6 +314,7 @@ func (d *Deployments) Delete(ctx context.Context, name string) (found bool, err 
 		return false, nil
 	}
 	err = d.use(ctx, func() error {
+		d.know(nil)
 		err := os.Remove(d.path(name))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil

@@ -136,6 +136,39 @@ func TestDeploymentBounds(t *testing.T) {
 	put(t, d, deployment("b", `{}`, `"`+strings.Repeat("y", 1000)+`"`), few)
 }
 
+// The total is right after whatever was put, replaced and deleted, and the
+// thousandth deployment is as quick as the first.
+func TestManyDeployments(t *testing.T) {
+	const n = 1000
+	s := open(t, Options{})
+	d := s.Deployments("a")
+	ctx := context.Background()
+	all := Bounds{Count: n, Bytes: 1 << 30}
+	for i := range n {
+		put(t, d, deployment(fmt.Sprint("f", i), `{}`, `1`), all)
+	}
+	var e *Error
+	if err := d.Put(ctx, deployment("more", `{}`, `1`), all, anyOld); !errors.As(err, &e) || e.Limit != "functions" {
+		t.Errorf("one too many: %v", err)
+	}
+	put(t, d, deployment("f1", `{}`, `"longer"`), all)
+	if _, err := d.Delete(ctx, "f2"); err != nil {
+		t.Fatal(err)
+	}
+	put(t, d, deployment("f2", `{}`, `1`), all)
+	known, err := d.total()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.know(nil)
+	if counted, err := d.total(); err != nil || counted != known || counted.count != n {
+		t.Errorf("%+v are known, %+v counted, %v", known, counted, err)
+	}
+	if list, err := d.List(ctx); err != nil || len(list) != n {
+		t.Errorf("%d are listed, %v", len(list), err)
+	}
+}
+
 // Whatever byte of a file changes, the deployment is refused and not taken for
 // another one, nor for missing; it can be replaced and deleted.
 func TestDamagedDeployment(t *testing.T) {

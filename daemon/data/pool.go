@@ -153,6 +153,7 @@ func (s *Store) RemoveTenant(ctx context.Context, tenant string) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.removing, tenant)
+		delete(s.totals, tenant)
 	}()
 	if err := os.RemoveAll(filepath.Join(s.dir, tenant)); err != nil {
 		return fmt.Errorf("data: %w", err)

@@ -72,6 +72,9 @@ func (d *Delta) Size() uint64 { return d.size }
 // Bytes that the delta itself takes.
 func (d *Delta) Bytes() uint64 { return uint64(len(d.data)) }
 
+// Contains tells whether the pages hold b, which a test of cleanness asks.
+func (d *Delta) Contains(b []byte) bool { return bytes.Contains(d.data, b) }
+
 // Apply makes a clean memory, grown to d.Size, read as the one that d was taken
 // of. Reset undoes it.
 func (m *Memory) Apply(d *Delta) error {

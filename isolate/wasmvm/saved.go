@@ -19,6 +19,9 @@ type Saved struct {
 // Bytes that it takes.
 func (s *Saved) Bytes() uint64 { return s.delta.Bytes() }
 
+// Contains tells whether the pages hold b, which a test of cleanness asks.
+func (s *Saved) Contains(b []byte) bool { return s.delta.Contains(b) }
+
 // Memory is the size of the linear memory of an instance with it.
 func (s *Saved) Memory() uint64 { return s.delta.Size() }
 

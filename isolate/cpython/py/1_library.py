@@ -1,6 +1,8 @@
 # What most code imports is imported while the image is made, so that it costs
 # a call nothing. This script is one file with the ones after it.
 import sys, os, io, time, gc
+# Code may change every builtin; these names stay what they are here.
+from builtins import *
 import abc, argparse, array, ast, asyncio, atexit, base64, binascii, bisect, builtins, bz2, calendar, cmath, codecs
 import collections, collections.abc, colorsys, concurrent.futures, configparser, contextlib, contextvars, copy, csv
 import dataclasses, datetime, decimal, difflib, dis, email, email.message, email.parser, email.policy, email.utils, enum

@@ -277,7 +277,7 @@ def _result(name, main, data, env):
 
 def dispatch():
     text = _receive()
-    job = json.loads(text)
+    job = _scan(text.decode(), 0)[0]
     if b'$bytes' in text or b'$object' in text or b'\\u0024' in text:
         job['input'] = _revived(job['input'])
     todo = job.get('op')
@@ -294,9 +294,9 @@ def dispatch():
         if _preparing:
             _send(b'X')
         try:
-            op, last = b'F', json.dumps(_describe(e))
+            op, last = b'F', _dumps(_describe(e))
         except BaseException as e2:
-            op, last = b'F', json.dumps({'kind': 'thrown', 'message': f'{type(e).__name__}, which cannot be shown ({type(e2).__name__})'})
+            op, last = b'F', _dumps({'kind': 'thrown', 'message': f'{type(e).__name__}, which cannot be shown ({type(e2).__name__})'})
     _flush()
     _send(op, last)
 
