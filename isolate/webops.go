@@ -31,13 +31,13 @@ func (r *run) webCall(a *quickjs.Args) (quickjs.Value, error) {
 		return r.decode(a)
 	case opEncode:
 		text := a.Text(1)
-		r.worked(len(text))
+		r.worked(copyTime * int64(len(text)))
 		return a.VM().Bytes([]byte(web.ScalarValues(text)))
 	case opEncoding:
 		return a.VM().String(web.EncodingName(a.Text(1)))
 	case opIncomplete:
 		b := a.Bytes(1)
-		r.worked(len(b))
+		r.worked(legacyTime * int64(len(b)))
 		return a.VM().Number(float64(web.Incomplete(b, a.Text(2))))
 	case opURL:
 		return r.url(a)
@@ -59,16 +59,25 @@ func (r *run) webCall(a *quickjs.Args) (quickjs.Value, error) {
 	return 0, nil
 }
 
-// fuelPerByte is what work on this side is charged. With it the limits are
-// looked at every 50 kB.
-const fuelPerByte = 20
+// Times that the host takes for a byte, in nanoseconds.
+const (
+	copyTime   = 2
+	legacyTime = 30
+	digestTime = 5
+)
 
-func (r *run) worked(n int) { r.vm.Charge(int64(n) * fuelPerByte) }
+// worked charges the run with what the host did for it in about ns nanoseconds.
+// The limits are looked at every 100 µs of that.
+func (r *run) worked(ns int64) { r.vm.Charge(ns * fuelPerMicrosecond / 1000) }
 
 func (r *run) decode(a *quickjs.Args) (quickjs.Value, error) {
-	b := a.Bytes(1)
-	text, ok := web.Decode(b, a.Text(2), a.Bool(3))
-	r.worked(len(b))
+	b, name := a.Bytes(1), a.Text(2)
+	text, ok := web.Decode(b, name, a.Bool(3))
+	time := int64(copyTime)
+	if name != "utf-8" {
+		time = legacyTime
+	}
+	r.worked(time * int64(len(b)))
 	if !ok {
 		return 0, nil
 	}
@@ -78,12 +87,14 @@ func (r *run) decode(a *quickjs.Args) (quickjs.Value, error) {
 func (r *run) url(a *quickjs.Args) (quickjs.Value, error) {
 	input := web.ScalarValues(a.Text(1))
 	var base *string
+	cost := web.Cost(input)
 	if a.N > 2 {
 		s := web.ScalarValues(a.Text(2))
 		base = &s
+		cost += web.Cost(s)
 	}
 	u, err := web.ParseURL(input, base)
-	r.worked(len(input))
+	r.worked(cost)
 	if err != nil {
 		return 0, nil
 	}
@@ -93,7 +104,7 @@ func (r *run) url(a *quickjs.Args) (quickjs.Value, error) {
 func (r *run) setURL(a *quickjs.Args) (quickjs.Value, error) {
 	href, value := a.Text(1), web.ScalarValues(a.Text(3))
 	u, err := web.SetURL(href, a.Text(2), value)
-	r.worked(len(href) + len(value))
+	r.worked(web.Cost(href) + web.Cost(value))
 	if err != nil {
 		return 0, nil
 	}
@@ -121,7 +132,7 @@ func (r *run) sum(a *quickjs.Args, h hash.Hash, b []byte) (quickjs.Value, error)
 	for {
 		piece := b[:min(len(b), workPiece)]
 		h.Write(piece)
-		r.worked(len(piece))
+		r.worked(digestTime * int64(len(piece)))
 		if b = b[len(piece):]; len(b) == 0 {
 			return a.VM().Bytes(h.Sum(nil))
 		}

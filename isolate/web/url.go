@@ -7,12 +7,15 @@ import (
 	"github.com/nlnwa/whatwg-url/url"
 )
 
-// maxURL bounds an address in bytes: the parser takes 70 ns for each of most.
-const maxURL = 1 << 20
-
-// maxAt bounds the at signs before a host: the parser's work grows with their
-// square.
-const maxAt = 256
+// The parser's work grows with the square of what stands before or in a host, and
+// with the length of a path times the number of its segments. They have limits far
+// beyond any address that means something; a query and a fragment may be as long
+// as maxURL.
+const (
+	maxURL     = 1 << 20 // bytes
+	maxSegment = 8192    // bytes
+	maxPath    = 1 << 27 // bytes times segments
+)
 
 // ErrURL says that an address is too long or too odd to be parsed.
 var ErrURL = errors.New("web: not a URL")
@@ -43,17 +46,58 @@ func parse(input string, base *string) (*url.Url, error) {
 	return url.ParseRef(*base, input)
 }
 
+// parsable keeps the limits above. A path that is not divided (of data: and the
+// like) is read in one go, and may be long.
 func parsable(s string) bool {
-	if len(s) > maxURL {
+	head, segments, longest := shape(s)
+	switch {
+	case len(s) > maxURL:
+		return false
+	case len(head) <= maxSegment:
+		return true
+	case undivided(head):
+		return true
+	}
+	return len(head)*segments <= maxPath && longest <= maxSegment
+}
+
+// shape is what comes before the query and the fragment, into how many parts
+// slashes divide that, and the length of the longest one.
+func shape(s string) (head string, segments, longest int) {
+	head = s
+	if end := strings.IndexAny(s, "?#"); end >= 0 {
+		head = s[:end]
+	}
+	last := 0
+	for i := 0; i < len(head); i++ {
+		if head[i] == '/' || head[i] == '\\' {
+			segments++
+			longest = max(longest, i-last)
+			last = i
+		}
+	}
+	return head, segments + 1, max(longest, len(head)-last)
+}
+
+// undivided tells of an address with a scheme, no host and no slash after it.
+func undivided(head string) bool {
+	scheme, rest, ok := strings.Cut(head, ":")
+	rest = strings.TrimLeft(rest, "\t\r\n")
+	if !ok || rest == "" || rest[0] == '/' || rest[0] == '\\' {
 		return false
 	}
-	// Paths and queries may have as many as they like.
-	i := strings.Index(s, ":") + 1
-	authority := strings.TrimLeft(s[i:], "/\\\t\r\n ")
-	if end := strings.IndexAny(authority, "/?#"); end >= 0 {
-		authority = authority[:end]
+	switch strings.ToLower(strings.TrimSpace(scheme)) {
+	case "data", "blob", "javascript", "mailto", "urn", "tel":
+		return true
 	}
-	return strings.Count(authority, "@") <= maxAt
+	return false
+}
+
+// Cost is about how long parsing an address takes, in nanoseconds.
+func Cost(s string) int64 {
+	head, segments, longest := shape(s)
+	longest = min(longest, maxSegment)
+	return 70*int64(len(s)) + min(int64(len(head))*int64(segments), maxPath) + int64(longest)*int64(longest)/8
 }
 
 // SetURL is what an assignment to a property of a URL object does: it gives the
@@ -63,7 +107,7 @@ func SetURL(href, name, value string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(value) > maxURL || name != "search" && name != "hash" && name != "pathname" && strings.Count(value, "@") > maxAt {
+	if !settable(name, value) {
 		return record(u), nil
 	}
 	switch name {
@@ -87,6 +131,17 @@ func SetURL(href, name, value string) (string, error) {
 		u.SetHash(value)
 	}
 	return record(u), nil
+}
+
+func settable(name, value string) bool {
+	switch name {
+	case "search", "hash":
+		return len(value) <= maxURL
+	case "pathname":
+		// A question mark is one more character of a path here.
+		return parsable(strings.NewReplacer("?", "_", "#", "_", ":", "_").Replace(value))
+	}
+	return len(value) <= maxSegment
 }
 
 // origin is the serialized origin.

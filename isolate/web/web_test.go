@@ -8,7 +8,7 @@ import (
 )
 
 func TestParseURL(t *testing.T) {
-	base := "http://h/a/b"
+	base, long := "http://h/a/b", "http://"+strings.Repeat("a", 10000)+"/"
 	for _, c := range []struct {
 		input string
 		base  *string
@@ -21,7 +21,10 @@ func TestParseURL(t *testing.T) {
 		{"x:y", nil, "x:y|null|x:||||||y||"},
 		{"/c", nil, ""},
 		{"http://" + strings.Repeat("@", 10000) + "h", nil, ""},
-		{"http://h/" + strings.Repeat("@", 10000), nil, "http://h/" + strings.Repeat("@", 10000) + "|http://h|http:|||h|h||/" + strings.Repeat("@", 10000) + "||"},
+		{"http://h/" + strings.Repeat("a/", 10000), nil, ""},
+		{"http://h/a", &long, ""},
+		{"http://h/?" + strings.Repeat("@", 10000), nil, "http://h/?" + strings.Repeat("@", 10000) + "|http://h|http:|||h|h||/|?" + strings.Repeat("@", 10000) + "|"},
+		{"data:," + strings.Repeat("/", 10000), nil, "data:," + strings.Repeat("/", 10000) + "|null|data:||||||," + strings.Repeat("/", 10000) + "||"},
 		{"http://h/" + strings.Repeat("a", maxURL), nil, ""},
 	} {
 		got, err := ParseURL(c.input, c.base)
@@ -35,7 +38,7 @@ func TestSetURL(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"host", "i:81", "http://i:81/p"}, {"hostname", "a b", "http://h/p"}, {"port", "8x", "http://h:8/p"}, {"protocol", "wss", "wss://h/p"},
 		{"protocol", "x", "http://h/p"}, {"username", "ü", "http://%C3%BC@h/p"}, {"password", ":", "http://:%3A@h/p"}, {"pathname", "a/../b c", "http://h/b%20c"},
-		{"search", "a=ü", "http://h/p?a=%C3%BC"}, {"hash", "#z", "http://h/p#z"}, {"host", strings.Repeat("@", 1000), "http://h/p"}, {"no such", "x", "http://h/p"},
+		{"search", "a=ü", "http://h/p?a=%C3%BC"}, {"hash", "#z", "http://h/p#z"}, {"host", strings.Repeat("@", 10000), "http://h/p"}, {"pathname", strings.Repeat("a/", 10000), "http://h/p"}, {"pathname", "?" + strings.Repeat("a", 10000), "http://h/p"}, {"no such", "x", "http://h/p"},
 	} {
 		got, err := SetURL("http://h/p", c.name, c.value)
 		if href, _, _ := strings.Cut(got, "\n"); err != nil || href != c.want {
@@ -127,4 +130,34 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%d of %d bytes wait", n, len(b))
 		}
 	})
+}
+
+// TestCost: the worst of each kind takes about what is said, and not much.
+func TestCost(t *testing.T) {
+	for _, s := range []string{
+		"http://h/" + strings.Repeat("é/", 4000), "http://h/" + strings.Repeat(strings.Repeat("a", 2000)+"/", 250), "http://h/" + strings.Repeat(strings.Repeat("a", 4)+"/", 5000), "file:///" + strings.Repeat("C|/", 2700),
+		"http://" + strings.Repeat("@", maxSegment-10) + "h", "http://u:" + strings.Repeat("é", maxSegment/2-10) + "@h", "x://" + strings.Repeat("é", maxSegment/2-10), "http://" + strings.Repeat("é", maxSegment/2-10),
+		"data:," + strings.Repeat("é ", maxURL/4), "http://h/?" + strings.Repeat("é", maxURL/3), "http://h/" + strings.Repeat("/..", 2700), "http:" + strings.Repeat("/", maxURL), strings.Repeat("a", maxURL), strings.Repeat("a:", maxURL/2),
+	} {
+		best := time.Hour
+		for range 3 {
+			start := time.Now()
+			record, _ := ParseURL(s, nil)
+			best = min(best, time.Since(start))
+			if record != "" {
+				start = time.Now()
+				for _, name := range []string{"protocol", "username", "host", "pathname", "hash"} {
+					if _, err := SetURL(s, name, s[:min(len(s), maxSegment)]); err != nil {
+						t.Error(err)
+					}
+				}
+				if took := time.Since(start); took > 5*time.Second {
+					t.Errorf("%.20q: assignments take %v", s, took)
+				}
+			}
+		}
+		if said := time.Duration(Cost(s)); best > 10*said+time.Millisecond || best > 500*time.Millisecond {
+			t.Errorf("%.20q of %d bytes takes %v, said were %v", s, len(s), best, said)
+		}
+	}
 }
