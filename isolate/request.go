@@ -117,7 +117,9 @@ func (r *Request) validateModules() error {
 	}
 	size, most := 0, MaxCode
 	if r.Language == languageWasm {
-		most = MaxWasm
+		if most = MaxWasm; r.Modules[r.Main] == "" {
+			return requestError(fmt.Sprintf("modules[%.80q]", r.Main), "is empty; it has to be a WebAssembly module")
+		}
 	}
 	for name, src := range r.Modules {
 		if len(name) > 255 || !moduleName.MatchString(name) {

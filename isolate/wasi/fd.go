@@ -254,9 +254,9 @@ func (s *System) fdRenumber(a []uint64) Errno {
 
 func (s *System) fdStat(a []uint64) Errno {
 	var b [24]byte
-	b[0] = fileTypeCharacterDevice
-	// All rights for streams, also to seek: what cannot seek is taken for a
-	// terminal.
+	b[0] = fileTypeBlockDevice
+	// Not a character device, and with all rights, also to seek: libraries take
+	// one or the other for a terminal.
 	rights := ^uint64(0)
 	if !s.stream(a[0]) {
 		f := s.open(a[0])
@@ -306,7 +306,7 @@ func (s *System) fdStatSetRights(a []uint64) Errno {
 func (s *System) fileStat(a []uint64) Errno {
 	var b [64]byte
 	if s.stream(a[0]) {
-		b[16] = fileTypeCharacterDevice
+		b[16] = fileTypeBlockDevice
 		b[24] = 1 // links
 	} else {
 		f := s.open(a[0])

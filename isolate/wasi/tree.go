@@ -43,10 +43,10 @@ type node struct {
 
 // File types, as WASI numbers them.
 const (
-	fileTypeCharacterDevice = 2
-	fileTypeDirectory       = 3
-	fileTypeRegular         = 4
-	fileTypeSymbolicLink    = 7
+	fileTypeBlockDevice  = 1
+	fileTypeDirectory    = 3
+	fileTypeRegular      = 4
+	fileTypeSymbolicLink = 7
 )
 
 func (n *node) dir() bool { return n.kind == fileTypeDirectory }
