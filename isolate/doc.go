@@ -15,6 +15,11 @@
 // pythonio.go, pythonresult.go), whose snapshot the daemon boots once and hands
 // to the workers (interpreters.go).
 //
+// A tenant's own Wasm module (wasmrun.go, modules.go) runs in a worker process of
+// that tenant's, and so does all code of one whose isolation is strict (own.go,
+// tenants.go): started when it is wanted, kept while it is used, bounded in
+// number. There the module is admitted, metered and compiled by isolate/wasm.
+//
 // What ends a run: every 60 to 200 µs of work the guest asks for fuel, and is
 // asked in turn for its processor time, its deadline and its caller (run.Tick);
 // memory that would grow too far, output, results and calls are counted where
@@ -31,7 +36,7 @@
 // has a name (identity.go).
 //
 // It may import isolate/quickjs, isolate/cpython, isolate/guests, isolate/js, isolate/web,
-// isolate/wasmbin and the internal packages; never the daemon, the jail or the proxy. It must never give
+// isolate/wasm, isolate/wasmbin and the internal packages; never the daemon, the jail or the proxy. It must never give
 // code a host directory, a socket or a host's error text, nor trust a frame that
 // a worker sent: what a worker says is hostile, because the code inside may have
 // taken it over.
