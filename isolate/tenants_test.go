@@ -99,7 +99,7 @@ func TestTenantWorkers(t *testing.T) {
 		group.Go(func() {
 			ctx, cancel := context.WithCancel(context.Background())
 			go func() { <-release; cancel() }()
-			if _, err := p.Run(ctx, of(who, wasmRequest(t, `{"do":"sleep","n":3600000}`)), &fakeHost{}); err != nil {
+			if _, err := p.Run(ctx, of(who, sleeper()), &fakeHost{}); err != nil {
 				t.Error(err)
 			}
 		})
