@@ -112,9 +112,12 @@ func (h *fakeHooks) Now() (int64, int64, error) { return 1e18, 5e9, nil }
 func (h *fakeHooks) Sleep(int64) error          { return nil }
 func (h *fakeHooks) Random(b []byte)            { clear(b) }
 
-func job(src string) Job {
+func job(src string) Job { return jobWith(src, "[]") }
+
+// jobWith has bindings, in JSON.
+func jobWith(src, bindings string) Job {
 	b, _ := json.Marshal(map[string]any{"main": "main.py", "modules": map[string]string{"main.py": src}, "input": nil,
-		"env": map[string]string{}, "bindings": []any{}, "fetch": false})
+		"env": map[string]string{}, "bindings": json.RawMessage(bindings), "fetch": false})
 	return Job{Message: b, Memory: memory}
 }
 
