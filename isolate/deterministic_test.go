@@ -146,6 +146,60 @@ export default async (input, env) => {
 	out.push(chunks, signal.reason.name, Date.now(), new URL("https://ä.test/?b=1").href, new Response(null).headers.has("x"));
 	return out;
 }`, nil},
+	"js/storm": {"js", `export default async (i, env) => {
+ const out = [];
+ const ws = new WeakSet(), wm = new WeakMap(); let refs = [];
+ for (let k = 0; k < 2000; k++) { const o = {k}; o.self = o; ws.add(o); wm.set(o, {back: o}); if (k % 100 === 0) refs.push(new WeakRef(o)); }
+ await 0; await new Promise(r => setTimeout(r, 1));
+ out.push(refs.map(r => r.deref() === undefined));
+ const fr = new FinalizationRegistry((v) => out.push("f" + v)); for (let k = 0; k < 50; k++) { const o = {}; o.o = o; fr.register(o, k) }
+ for (let k = 0; k < 20; k++) { const a = []; a.push(a); for (let j = 0; j < 2000; j++) a.push({a}); }
+ await new Promise(r => setTimeout(r, 1));
+ const arr = Array.from({length: 5000}, (_, x) => (x * 7919) % 5003); arr.sort(() => Math.random() - 0.5); out.push(arr.slice(0, 20).join());
+ out.push((2n ** 3000n % 1000003n).toString(), new Map([[{}, 1], ["a", 2]]).size);
+ out.push(await Promise.all(Array.from({length: 60}, async (_, x) => { await null; if (x % 3) await env.X.echo(x); return x })).then(a => a.length));
+ out.push(await Promise.allSettled(Array.from({length: 60}, (_, x) => env.X[x % 2 ? "echo" : "fail"](x))).then(a => a.map(x => x.status[0]).join("")));
+ async function* g() { for (let k = 0; k < 10; k++) { yield (await env.X.echo(k))[0]; } }
+ for await (const v of g()) out.push(v);
+ const rs = new ReadableStream({async pull(c) { const v = await env.X.echo("s"); c.enqueue(v[0]); if (out.length > 40) c.close() }});
+ let n = 0; for await (const v of rs) { n++; if (n > 20) break }
+ out.push(n, "a😀ü".localeCompare("b"), /(\p{L}+)/u.exec("äöü")[0]);
+ return out;
+}`, nil},
+	"python/storm": {"python", `
+import gc, re, json, decimal, sqlite3, zlib, asyncio, hashlib, random, datetime, tempfile, warnings, os, sys, traceback, weakref, collections, concurrent.futures
+class N:
+    pass
+def main(input, env):
+    out = []
+    for i in range(1000):
+        a, b = N(), N(); a.b = b; b.a = a
+    out.append(gc.get_count()); out.append(gc.collect()); out.append(gc.get_stats()[2]['collections'])
+    objs = {N() for _ in range(50)}
+    out.append([hex(id(o)) for o in objs][:5])
+    db = sqlite3.connect(':memory:'); db.execute('create table t(a, b default current_timestamp)'); db.execute('insert into t(a) values (random())')
+    out.append(db.execute('select * from t').fetchall())
+    fdb = sqlite3.connect('/tmp/x.db'); fdb.execute('create table t(a)'); fdb.execute('insert into t values (1)'); fdb.commit(); out.append(hashlib.sha256(open('/tmp/x.db','rb').read()).hexdigest())
+    out.append(zlib.crc32(json.dumps({str(i): i for i in range(1000)}).encode()))
+    async def w(i):
+        await asyncio.sleep(random.random()); return env.X.echo(i)[0]
+    async def many():
+        return await asyncio.gather(*[w(i) for i in range(40)])
+    out.append(asyncio.run(many()))
+    with concurrent.futures.ThreadPoolExecutor() as ex:
+        out.append(list(ex.map(lambda x: x * 2, range(5))))
+    out.append(random.SystemRandom().random()); out.append(tempfile.mkdtemp()); out.append(str(decimal.Decimal(2).sqrt()))
+    out.append(re.sub(r'(\w+)', lambda m: m[1][::-1], 'hello world'))
+    try:
+        {}['x']
+    except KeyError:
+        out.append(traceback.format_exc())
+    warnings.warn('careful')
+    out.append(sys.getrefcount(None)); out.append(sys.getsizeof(out)); out.append(str(datetime.datetime.now(datetime.timezone.utc)))
+    out.append([str(f) for f in os.scandir('/tmp')]); out.append(os.times()[:]); out.append(sys.getallocatedblocks())
+    print(out, flush=True)
+    return json.loads(json.dumps(out, default=str))
+`, nil},
 	// Both leave a VM that has grown.
 	"js/grows":     {"js", `export default () => { const keep = []; for (let i = 0; i < 20; i++) keep.push(new Uint8Array(1e6).fill(i)); return keep.length }`, nil},
 	"python/grows": {"python", "def main():\n    keep = [bytearray(10**6) for i in range(25)]\n    return [len(keep), id(keep)]\n", nil},
@@ -208,7 +262,7 @@ func deterministicRequest(name string) *Request {
 	r := &Request{Tenant: "alice", Language: p.language, Main: ending, Modules: map[string]string{ending: p.code}, Limits: testLimits,
 		Env: map[string]string{"ONE": "1", "TWO": "2"}, Seed: &seed, Clock: &clock, Fetch: true,
 		Bindings: []Binding{{Name: "X", Methods: []string{"echo", "fail"}}, {Name: logBinding, Methods: []string{"info"}}}}
-	r.Limits.Wall, r.Limits.CPU = time.Minute, 300*time.Millisecond
+	r.Limits.Wall, r.Limits.CPU, r.Limits.Calls = time.Minute, 300*time.Millisecond, 300
 	if p.change != nil {
 		p.change(r)
 	}
