@@ -77,6 +77,9 @@ func (d *Daemon) findRecording(q *request) (*recording.Recording, error) {
 		return nil, &api.Error{Code: api.CodeConflict, Field: "tenant", Message: fmt.Sprintf("several tenants have a recorded run %.130q", id), Hint: "say whose with ?tenant="}
 	case errors.Is(err, recording.ErrGone):
 		return nil, &api.Error{Code: api.CodeGone, Message: fmt.Sprintf("the recording of run %.130q is no longer kept", id), Hint: "isolate.recordings of the profile says how many are kept, and for how long"}
+	case errors.Is(err, recording.ErrDamaged):
+		d.log.Error("a recording cannot be read", "run", id, "error", err)
+		return nil, &api.Error{Code: api.CodeGone, Message: fmt.Sprintf("the recording of run %.130q is damaged, as a power failure can leave it", id)}
 	case errors.Is(err, recording.ErrNotFound):
 		return nil, d.notRecorded(q)
 	case err != nil:

@@ -32,8 +32,9 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// errDamaged says that a file is not what was written.
-var errDamaged = errors.New("recording: the file is damaged")
+// ErrDamaged says that a file is not what was written, as a power failure leaves
+// it.
+var ErrDamaged = errors.New("recording: it is damaged")
 
 // encode is a file: the hash of what follows, and the recording.
 func encode(r *Recording) ([]byte, error) {
@@ -47,18 +48,18 @@ func encode(r *Recording) ([]byte, error) {
 
 func decode(file []byte) (*Recording, error) {
 	if len(file) < sha256.Size {
-		return nil, errDamaged
+		return nil, ErrDamaged
 	}
 	body := file[sha256.Size:]
 	if sum := sha256.Sum256(body); !bytes.Equal(sum[:], file[:sha256.Size]) {
-		return nil, errDamaged
+		return nil, ErrDamaged
 	}
 	r := new(Recording)
 	if err := decoding.Unmarshal(body, r); err != nil {
-		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if r.Format != format {
-		return nil, fmt.Errorf("%w: its format is %d, not %d", errDamaged, r.Format, format)
+		return nil, fmt.Errorf("%w: its format is %d, not %d", ErrDamaged, r.Format, format)
 	}
 	return r, nil
 }

@@ -53,10 +53,17 @@ type Store struct {
 	log  *slog.Logger
 	now  func() time.Time
 	stop context.CancelFunc
-	done chan struct{}
+	done sync.WaitGroup
+	// unsynced are new files; who writes one does not wait for the disk.
+	unsynced chan *os.File
 
-	mu sync.Mutex // held while files change
+	mu     sync.Mutex        // held while files change
+	known  map[string][]kept // guarded by mu: what files found in a folder
+	closed bool              // guarded by mu
 }
+
+// maxUnsynced is how many new files may wait for the disk.
+const maxUnsynced = 64
 
 // Open opens or creates the store in dir and drops what is too old, now and
 // later.
@@ -65,10 +72,10 @@ func Open(dir string, log *slog.Logger) (*Store, error) {
 		return nil, fmt.Errorf("recording: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Store{dir: dir, log: log, now: time.Now, stop: cancel, done: make(chan struct{})}
+	s := &Store{dir: dir, log: log, now: time.Now, stop: cancel, known: map[string][]kept{}, unsynced: make(chan *os.File, maxUnsynced)}
 	s.sweep()
-	go func() {
-		defer close(s.done)
+	s.done.Go(s.syncAll)
+	s.done.Go(func() {
 		t := time.NewTicker(sweepEvery)
 		defer t.Stop()
 		for {
@@ -79,14 +86,29 @@ func Open(dir string, log *slog.Logger) (*Store, error) {
 				return
 			}
 		}
-	}()
+	})
 	return s, nil
 }
 
-// Close ends what runs in the background.
+// Close returns when all is on the disk. Nothing may be put any more.
 func (s *Store) Close() {
-	s.stop()
-	<-s.done
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		s.stop()
+		close(s.unsynced)
+	}
+	s.mu.Unlock()
+	s.done.Wait()
+}
+
+// syncAll brings new files to the disk.
+func (s *Store) syncAll() {
+	for f := range s.unsynced {
+		if err := errors.Join(f.Sync(), syncFolder(filepath.Dir(f.Name())), f.Close()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.log.Error("a recording may not outlive a power failure", "error", err)
+		}
+	}
 }
 
 // folder of a tenant, whose name is safe as a file's.
@@ -100,7 +122,9 @@ func (s *Store) folder(tenant string) (string, error) {
 func baseName(run string) string { return hashOf([]byte(run)) }
 
 // Put keeps a recording and drops older ones of the tenant beyond the limits. It
-// gives the file's size. After a crash there is the whole file or none.
+// gives the file's size. A crash of this process leaves the whole file or none,
+// and one of the machine within a moment may leave one that Find knows as
+// damaged.
 func (s *Store) Put(r *Recording, l Limits) (int64, error) {
 	dir, err := s.folder(r.Tenant)
 	if err != nil {
@@ -116,16 +140,22 @@ func (s *Store) Put(r *Recording, l Limits) (int64, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return 0, errors.New("recording: the store is closed")
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, fmt.Errorf("recording: %w", err)
 	}
-	if err := s.trim(dir, Limits{Count: l.Count - 1, Total: l.Total - size, Age: l.Age}); err != nil {
+	name := filepath.Join(dir, baseName(r.RunID))
+	if err := s.trim(dir, l, kept{filepath.Base(name) + suffixKept, size, r.Expires}); err != nil {
 		return 0, err
 	}
-	name := filepath.Join(dir, baseName(r.RunID))
-	if err := writeWhole(name, file, r.Expires); err != nil {
+	f, err := writeWhole(name, file, r.Expires)
+	if err != nil {
+		delete(s.known, dir)
 		return 0, fmt.Errorf("recording: %w", err)
 	}
+	s.unsynced <- f
 	if err := os.Remove(name + suffixGone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, fmt.Errorf("recording: %w", err)
 	}
@@ -133,31 +163,24 @@ func (s *Store) Put(r *Recording, l Limits) (int64, error) {
 }
 
 // writeWhole writes name's file so that it is never there in part. Its time of
-// change is when it expires, so that the sweep need not read it.
-func writeWhole(name string, b []byte, expires time.Time) (err error) {
+// change is when it expires, so that the sweep need not read it. The caller
+// closes the file, which is not on the disk yet.
+func writeWhole(name string, b []byte, expires time.Time) (*os.File, error) {
 	f, err := os.OpenFile(name+suffixTemp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(name+suffixTemp))
-		}
-	}()
 	_, err = f.Write(b)
 	if err == nil {
-		err = f.Sync()
+		err = os.Chtimes(name+suffixTemp, expires, expires)
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+	if err == nil {
+		err = os.Rename(name+suffixTemp, name+suffixKept)
 	}
-	if err := os.Chtimes(name+suffixTemp, expires, expires); err != nil {
-		return err
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), os.Remove(name+suffixTemp))
 	}
-	if err := os.Rename(name+suffixTemp, name+suffixKept); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(name))
+	return f, nil
 }
 
 func syncFolder(dir string) error {
@@ -195,42 +218,61 @@ func list(dir, suffix string) ([]kept, error) {
 		}
 		out = append(out, kept{e.Name(), info.Size(), info.ModTime()})
 	}
-	slices.SortFunc(out, func(a, b kept) int { return cmp.Or(a.expires.Compare(b.expires), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(out, compareKept)
 	return out, nil
 }
 
-// trim drops recordings until the rest is within l. s.mu is held.
-func (s *Store) trim(dir string, l Limits) error {
+func compareKept(a, b kept) int {
+	return cmp.Or(a.expires.Compare(b.expires), cmp.Compare(a.name, b.name))
+}
+
+// files gives the recordings in a folder, the first to expire first, and
+// remembers them. s.mu is held.
+func (s *Store) files(dir string) ([]kept, error) {
+	if files, ok := s.known[dir]; ok {
+		return files, nil
+	}
 	files, err := list(dir, suffixKept)
+	if err == nil {
+		s.known[dir] = files
+	}
+	return files, err
+}
+
+// trim drops recordings until the rest is within l and leaves room for f, which
+// it notes. s.mu is held.
+func (s *Store) trim(dir string, l Limits, f kept) error {
+	files, err := s.files(dir)
 	if err != nil {
 		return fmt.Errorf("recording: %w", err)
 	}
-	var total int64
-	for _, f := range files {
-		total += f.size
+	files = slices.DeleteFunc(files, func(k kept) bool { return k.name == f.name })
+	total := f.size
+	for _, k := range files {
+		total += k.size
 	}
-	now, n := s.now(), len(files)
-	for _, f := range files {
-		if n <= l.Count && total <= l.Total && f.expires.After(now) {
-			break
-		}
-		if err := drop(dir, f.name, now); err != nil {
+	delete(s.known, dir) // unless all goes well
+	now := s.now()
+	for len(files) > 0 && (len(files) >= l.Count || total > l.Total || !files[0].expires.After(now)) {
+		if err := drop(dir, files[0].name, now); err != nil {
 			return fmt.Errorf("recording: %w", err)
 		}
-		n, total = n-1, total-f.size
+		total -= files[0].size
+		files = files[1:]
 	}
+	at, _ := slices.BinarySearchFunc(files, f, compareKept)
+	s.known[dir] = slices.Insert(files, at, f)
 	return nil
 }
 
-// drop leaves a mark in place of a recording.
+// drop leaves an empty mark in place of a recording.
 func drop(dir, name string, now time.Time) error {
 	mark := filepath.Join(dir, strings.TrimSuffix(name, suffixKept)+suffixGone)
-	f, err := os.OpenFile(mark, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
+	until := now.Add(keepGoneFor)
+	if err := os.Rename(filepath.Join(dir, name), mark); err != nil {
 		return err
 	}
-	until := now.Add(keepGoneFor)
-	return errors.Join(f.Close(), os.Chtimes(mark, until, until), os.Remove(filepath.Join(dir, name)))
+	return errors.Join(os.Truncate(mark, 0), os.Chtimes(mark, until, until))
 }
 
 // sweep drops what has expired, of all tenants, and what a crash left.
@@ -250,6 +292,7 @@ func (s *Store) sweep() {
 func (s *Store) sweepTenant(dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.known, dir)
 	now := s.now()
 	var errs []error
 	for _, suffix := range []string{suffixKept, suffixGone, suffixTemp} {
@@ -309,7 +352,7 @@ func (s *Store) Find(run string, visible func(tenant string) bool) (*Recording, 
 		return nil, err
 	}
 	if r.RunID != run || r.Tenant != filepath.Base(filepath.Dir(found[0])) {
-		return nil, fmt.Errorf("%w: it is of another run", errDamaged)
+		return nil, fmt.Errorf("%w: it is of another run", ErrDamaged)
 	}
 	if !r.Expires.After(s.now()) {
 		return nil, ErrGone
@@ -326,6 +369,7 @@ func (s *Store) RemoveTenant(tenant string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.known, dir)
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("recording: %w", err)
 	}

@@ -183,7 +183,7 @@ func TestStoreCrash(t *testing.T) {
 		if err := os.Chtimes(name, time.Now().Add(time.Hour), time.Now().Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Find("r", anyTenant); !errors.Is(err, errDamaged) {
+		if _, err := s.Find("r", anyTenant); !errors.Is(err, ErrDamaged) {
 			t.Errorf("a damaged file gives %v", err)
 		}
 	}
@@ -195,7 +195,7 @@ func TestStoreCrash(t *testing.T) {
 	if err := os.WriteFile(name, other, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Find("r", anyTenant); !errors.Is(err, errDamaged) {
+	if _, err := s.Find("r", anyTenant); !errors.Is(err, ErrDamaged) {
 		t.Errorf("another tenant's file gives %v", err)
 	}
 }
