@@ -228,6 +228,8 @@ func TestToolsAndSchemas(t *testing.T) {
 		if err != nil || string(r.Result) != want {
 			t.Errorf("got %s %+v %v\nwant %s", r.Result, r.Error, err, want)
 		}
+		desk.mu.Lock()
+		defer desk.mu.Unlock()
 		if len(desk.calls) != 3 || desk.calls[0].Tenant != "t-a" || desk.calls[0].RunID != r.RunID || desk.calls[0].Binding != "desk" || desk.calls[0].ID == desk.calls[1].ID {
 			t.Errorf("it saw %+v", desk.calls)
 		}
@@ -248,6 +250,8 @@ func TestCallsOverlapAndEnd(t *testing.T) {
 		if err != nil || string(r.Result) != "40" || len(r.Calls) != 40 {
 			t.Errorf("got %s %+v, %v", r.Result, r.Error, err)
 		}
+		desk.mu.Lock()
+		defer desk.mu.Unlock()
 		if desk.most != maxConcurrentCalls {
 			t.Errorf("%d calls were under way at once, want %d", desk.most, maxConcurrentCalls)
 		}
@@ -299,8 +303,12 @@ func TestCallsOverlapAndEnd(t *testing.T) {
 		})
 	}
 	t.Run("a loop of refused calls", func(t *testing.T) {
+		desk.mu.Lock()
 		began := len(desk.calls)
+		desk.mu.Unlock()
 		r, err := d.api.Run(within(t), "t-a", js(`export default async (_, env) => { for (;;) try { await env.desk.find() } catch {} }`))
+		desk.mu.Lock()
+		defer desk.mu.Unlock()
 		if err != nil || r.Error == nil || r.Error.Limit != "calls" || len(desk.calls) != began {
 			t.Errorf("got %+v, %v", r.Error, err)
 		}

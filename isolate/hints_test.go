@@ -14,13 +14,13 @@ type slip struct {
 	line   int
 	column int
 	say    string // in message or hint
-	source string // the line that is shown; "" is the line of src
+	fetch  bool   // it is granted
 }
 
 func (s *slip) check(t *testing.T, req *Request, pool Pool) {
 	t.Helper()
 	req.Bindings = []Binding{{Name: "KV", Methods: []string{"get", "put", "delete", "list"}}, {Name: "search", Methods: []string{"find"}}}
-	req.Env = map[string]string{"REGION": "eu"}
+	req.Env, req.Fetch = map[string]string{"REGION": "eu"}, s.fetch
 	host := &fakeHost{call: func(context.Context, Call) (json.RawMessage, error) { return json.RawMessage(`{"a":1}`), nil }}
 	res := run1(t, pool, req, host)
 	e := res.Error
@@ -28,10 +28,7 @@ func (s *slip) check(t *testing.T, req *Request, pool Pool) {
 		t.Errorf("%q gives %s", s.src, res.Value)
 		return
 	}
-	source := s.source
-	if source == "" {
-		source = strings.Split(req.Modules[req.Main], "\n")[max(s.line, 1)-1]
-	}
+	source := strings.Split(req.Modules[req.Main], "\n")[max(s.line, 1)-1]
 	if text := e.Message + "\n" + e.Hint; e.Kind != s.kind || !strings.Contains(text, s.say) {
 		t.Errorf("%q:\n  got  %s: %s\n  hint %s\n  want %s: %s", s.src, e.Kind, e.Message, e.Hint, s.kind, s.say)
 	}
@@ -93,6 +90,7 @@ func TestHintsInJavaScript(t *testing.T) {
 		{src: "export default (i, env) => { for (const x of env.KV.list()) {} }", kind: threw, line: 1, column: 52, say: "env.KV.list(…) gives a promise"},
 		{src: "export default (i, env) => `${env.KV.get('k')}`", kind: threw, line: 1, column: 37, say: "write (await env.KV.get(…))"},
 		{src: "export default (i, env) => JSON.parse(env.KV.get('k'))", kind: threw, line: 1, column: 45, say: "write (await env.KV.get(…))"},
+		{src: "export default async () => { const r = fetch('https://a.test'); return r.json() }", kind: threw, line: 1, column: 72, say: "write (await fetch(…)).json", fetch: true},
 		{src: "export default (i, env) => ({ v: env.KV.get('k') })", kind: threw, line: 1, column: 1, say: "result.v is a promise"},
 		{src: "export default function () {\n  await 1 }", kind: refusedKind, line: 2, column: 3, say: "write async before that function"},
 		{src: "export default () => undefined.then()", kind: threw, line: 1, column: 22, say: "is no promise but undefined"},

@@ -182,7 +182,7 @@ expose(Request, Response);
 function grantFetch() {
   define(globalThis, 'fetch', function fetch(input, init) {
     const stack = new Error().stack;
-    return send(input, init, stack);
+    return watched(send(input, init, stack), 'fetch(…)');
   });
 }
 
