@@ -102,7 +102,7 @@ func TestExitCodes(t *testing.T) {
 		"POST /v1/tenants/bad/run": {200, line(t, api.Event{Type: api.EventResult,
 			Run: &api.Run{RunID: "r", Status: api.StatusKilled, Phase: "finished", Error: &api.Error{Code: api.CodeLimit, Limit: "cpu", Message: "too long"}}})},
 		"POST /v1/tenants/refused/run": {200, line(t, api.Event{Type: api.EventResult,
-			Run: &api.Run{RunID: "r", Status: api.StatusRefused, Phase: "not_started", Error: &api.Error{Code: api.CodeRejected, Message: "syntax", Position: &api.Position{File: "f.js", Line: 2, Column: 5}}}})},
+			Run: &api.Run{RunID: "r", Status: api.StatusRefused, Phase: "not_started", Error: &api.Error{Code: api.CodeRejected, Message: "syntax", Position: &api.Position{File: "f.js", Line: 2, Column: 5}, SourceLine: "\tlet x = ;"}}})},
 		"POST /v1/tenants/cut/run": {200, line(t, api.Event{Type: api.EventStarted})},
 		"POST /v1/tenants/bob/jail/exec": {200, line(t, api.Event{Type: api.EventStarted}, raw, api.Event{Type: api.EventResult,
 			Exec: &api.Process{ExecID: "e", State: "exited", ExitCode: &three}})},
@@ -123,7 +123,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"run", []string{"run", "-t", "ok", file}, 0, `"a": 1`, "ok in"},
 		{"run killed", []string{"run", "-t", "bad", file}, 1, "", "limit_exceeded (cpu): too long"},
-		{"run refused", []string{"run", "-t", "refused", file}, 3, "", "at: f.js:2:5"},
+		{"run refused", []string{"run", "-t", "refused", file}, 3, "", "at: f.js:2:5\n     let x = ;\n"},
 		{"run cut off", []string{"run", "-t", "cut", file}, 1, "", "without a result"},
 		{"exec", []string{"exec", "bob", "--", "x"}, 3, "\x1b[1m\xff", ""},
 		{"exec without dashes", []string{"exec", "bob", "x", "--flag"}, 3, "", ""},
