@@ -114,6 +114,12 @@ func (db *DB) Query(ctx context.Context, tenant, name string, args json.RawMessa
 	defer conn.Release()
 	rows, err := db.read(ctx, conn.Conn(), tenant, name, &q, values)
 	if err != nil {
+		// A table has changed since the statement was prepared here: the next
+		// connection prepares it anew.
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && (pg.Code == "0A000" || pg.Code == "26000") {
+			_ = conn.Conn().Close(ctx)
+		}
 		return nil, db.failure(ctx, &q, err)
 	}
 	return rows, nil
@@ -189,6 +195,8 @@ func (db *DB) refused(q *policy.Query, e *pgconn.PgError) error {
 		return &Error{Message: "the query of the policy would change something, and only reading is possible", Err: e}
 	case strings.HasPrefix(e.Code, "28"):
 		return &Error{Message: "its database does not let the daemon in; the operator has to map the daemon's user to the role (pg_ident.conf)", Err: e}
+	case e.Code == "0A000" && strings.Contains(e.Message, "cached plan"):
+		return &Error{Message: "the tables of its database have just changed; try again", Err: e}
 	case strings.HasPrefix(e.Code, "53"):
 		return &Error{Message: "its database has no room for the query now; try again", Err: e}
 	}

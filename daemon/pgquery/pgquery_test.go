@@ -248,6 +248,25 @@ func TestCancelAndShare(t *testing.T) {
 	active(0)
 }
 
+// TestTablesChange: a statement that was prepared for a table as it was is
+// prepared anew.
+func TestTablesChange(t *testing.T) {
+	db := open(t, map[string]policy.Query{"all": {Text: "select * from busy where $1 <> ''"}}, nil)
+	if got, err := db.Query(within(t), "alice", "all", json.RawMessage("[]")); err != nil || string(got) != "[]" {
+		t.Fatalf("%s, %v", got, err)
+	}
+	if err := server.Exec(within(t), "alter table busy add column w text; insert into busy values (1, 'x')"); err != nil {
+		t.Fatal(err)
+	}
+	var e *Error
+	if _, err := db.Query(within(t), "alice", "all", json.RawMessage("[]")); !errors.As(err, &e) || !strings.Contains(e.Message, "try again") {
+		t.Errorf("got %v", err)
+	}
+	if got, err := db.Query(within(t), "alice", "all", json.RawMessage("[]")); err != nil || string(got) != `[{"v":1,"w":"x"}]` {
+		t.Errorf("afterwards %s, %v", got, err)
+	}
+}
+
 func TestWhoIsLetIn(t *testing.T) {
 	good := map[string]policy.Query{"q": {Text: "select 1 where $1 <> ''"}}
 	for name, tt := range map[string]struct {

@@ -154,6 +154,9 @@ func (s *Server) start(ctx context.Context) error {
 	}
 }
 
+// Exec runs SQL in Database as the superuser.
+func (s *Server) Exec(ctx context.Context, sql string) error { return s.psql(ctx, Database, sql) }
+
 func (s *Server) psql(ctx context.Context, database, sql string) error {
 	cmd := s.command(ctx, "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", s.dir, "-U", User, "-d", database)
 	cmd.Stdin = strings.NewReader(sql)
