@@ -27,7 +27,7 @@ func TestScripts(t *testing.T) {
 		"syntax":         {"js", "const a = ;", "", want{kind: KindRejected, message: "SyntaxError", file: "main.js", line: 1, column: 11}},
 		"no end":         {"js", "if (1) {\n  console.log(1)", "", want{kind: KindRejected, message: "SyntaxError", file: "main.js", line: 2, column: 17}},
 		"too many ends":  {"js", "console.log(1)\n}}", "", want{kind: KindRejected, message: "SyntaxError", file: "main.js"}},
-		"forgotten":      {"js", "async function handler(input, env) { return 1 }\nconst other = (a) => a;", "", want{kind: KindRejected, message: "no default export that is a function, and as a script it printed and returned nothing", hint: "it declares handler, other"}},
+		"forgotten":      {"js", "async function handler(input, env) { return 1 }\nconst other = (a) => a;", "", want{kind: KindRejected, message: "no default export that is a function, and as a script it printed and returned nothing", hint: "handler is there"}},
 		"only imports":   {"js", "import { a } from './a.js';", "", want{kind: KindRejected, message: "no default export"}},
 		"other exports":  {"js", "export function run() { console.log(1) }", "", want{kind: KindRejected, hint: "it exports run"}},
 		"env of module":  {"js", "export const x = env.X", "", want{kind: KindThrown, hint: "env is the second parameter"}},

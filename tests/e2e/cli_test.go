@@ -44,6 +44,9 @@ func TestCtl(t *testing.T) {
 	}{
 		{"run", "", []string{"run", "-t", who, "--input", "21", double}, 0, []string{"42"}},
 		{"run from stdin", "export default () => 'piped'", []string{"run", "-t", who, "-l", "js", "-"}, 0, []string{"piped"}},
+		{"script from stdin", "const n = await Promise.resolve(20);\nconsole.log('printed', n);\nreturn n + input.m", []string{"run", "-t", who, "-l", "js", "--input", `{"m":22}`, "-"}, 0, []string{"printed 20", "42"}},
+		{"script that only prints", "console.log('hello')", []string{"run", "-t", who, "-l", "ts", "-"}, 0, []string{"hello"}},
+		{"script without an export", "function handler(input) { return 1 }", []string{"run", "-t", who, "-l", "js", "-"}, 3, []string{"no default export", "add `export default handler;`"}},
 		{"run that throws", "", []string{"run", "-t", who, fails}, 1, []string{"no rows", "fails.js:2"}},
 		{"run that is killed", "", []string{"run", "-t", who, loop}, 1, []string{"limit_exceeded", "cpu"}},
 		{"run that is refused", "", []string{"run", "-t", harness.Stranger, loop}, 3, []string{"denied"}},

@@ -53,6 +53,30 @@ func TestIsolateTypeScriptModules(t *testing.T) {
 	}
 }
 
+// TestIsolateWorker is a module as it is written for a worker: a form comes in, a
+// stream goes out.
+func TestIsolateWorker(t *testing.T) {
+	r := run(t, tenant(t, harness.AgentPrefix), api.RunRequest{
+		Language: "ts",
+		Code: `export default {
+	async fetch(request: Request, env: Record<string, string>): Promise<Response> {
+		const form = await request.formData();
+		const file = form.get("file") as File;
+		const upper = new TransformStream<string, string>({ transform: (chunk, c) => c.enqueue(chunk.toUpperCase()) });
+		const body = file.stream().pipeThrough(new TextDecoderStream()).pipeThrough(upper).pipeThrough(new TextEncoderStream());
+		const id = await crypto.subtle.digest("SHA-256", await file.arrayBuffer());
+		return new Response(body, { status: 201, headers: { "x-name": file.name, "x-id": new Uint8Array(id).toHex().slice(0, 8), "x-host": new URL(request.url).host } });
+	},
+};`,
+		Input: json.RawMessage(`{"url": "https://bücher.example/upload", "method": "POST", "headers": {"content-type": "multipart/form-data; boundary=b"},
+			"body": "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\r\nhello\r\n--b--\r\n"}`),
+	})
+	want := `{"status":201,"headers":[["x-host","xn--bcher-kva.example"],["x-id","2cf24dba"],["x-name","a.txt"]],"body":"HELLO"}`
+	if r.Status != api.StatusOK || string(r.Result) != want {
+		t.Fatalf("status %s, result %s: %+v", r.Status, r.Result, r.Error)
+	}
+}
+
 func TestIsolateErrors(t *testing.T) {
 	who := tenant(t, harness.AgentPrefix)
 	tests := []struct {
