@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,8 +34,10 @@ type process struct {
 	ready   readyMessage
 	python  bool // it can run that
 
-	// reading holds a token while no run reads what the worker says.
-	reading chan struct{}
+	// reading holds a token while no run reads what the worker says; patience
+	// belongs to who has it.
+	reading  chan struct{}
+	patience patience
 
 	mu     sync.Mutex
 	runs   map[uint64]*remote
@@ -179,6 +182,40 @@ func (w *process) failed() bool {
 
 // wait returns when the process was reaped.
 func (w *process) wait() { <-w.ended }
+
+// awaits is how long an answer is looked for before its goroutine goes to sleep:
+// longer than most small calls take.
+const awaits = 250 * time.Microsecond
+
+// await looks for a frame for a while, where nobody else has need of the
+// processor: the run is the pool's only one, and lately that was worth it.
+// Else, receive sleeps until there is one.
+func (w *process) await() {
+	if runtime.NumCPU() > 1 && w.pool.places.count() == 1 && w.patience.any() {
+		w.patience.learn(w.conn.Await(awaits))
+	}
+}
+
+// A patience says whether to look for an answer. Each time that it was in vain
+// it does so half as often, down to once in 128 times.
+type patience struct{ skip, vain int }
+
+func (p *patience) any() bool {
+	if p.skip > 0 {
+		p.skip--
+		return false
+	}
+	return true
+}
+
+func (p *patience) learn(worth bool) {
+	if worth {
+		p.vain /= 2
+		return
+	}
+	p.vain = min(2*p.vain+1, 127)
+	p.skip = p.vain
+}
 
 // receive takes frames until enough says so or the worker is dead. The caller
 // holds reading's token.

@@ -155,6 +155,7 @@ func (r *remote) wait(ctx context.Context) (*Result, error) {
 		select {
 		case <-r.notify:
 		case <-r.w.reading:
+			r.w.await()
 			r.w.receive(r.notify)
 			r.w.reading <- struct{}{}
 		case <-r.w.dead:

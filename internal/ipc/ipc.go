@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -232,6 +233,29 @@ func (c *Conn) Readable() bool {
 		_, _, _, _, perr = unix.Recvmsg(int(fd), b[:], nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 	})
 	return err == nil && perr == nil
+}
+
+// contended is a pause between two looks that shows that another process had the
+// processor.
+const contended = 20 * time.Microsecond
+
+// Await looks for something to read until it is there, d has passed or another
+// process has had the processor; only the first is true. A goroutine that waits
+// in Recv sleeps, and so does its processor; to wake both takes longer than many
+// a peer needs for its answer. It is for the goroutine that calls Recv.
+func (c *Conn) Await(d time.Duration) bool {
+	if c.end > c.start {
+		return true
+	}
+	for now, end := time.Now(), time.Now().Add(d); ; {
+		if c.Readable() {
+			return true
+		}
+		last := now
+		if now = time.Now(); now.After(end) || now.Sub(last) > contended {
+			return false
+		}
+	}
 }
 
 // fail closes unclaimed descriptors: after an error the stream is useless.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -241,5 +242,26 @@ func TestReadable(t *testing.T) {
 	a.Close()
 	if !b.Readable() {
 		t.Error("the end does not show")
+	}
+}
+
+func TestAwait(t *testing.T) {
+	a, b := pair(t, 0)
+	began := time.Now()
+	if b.Await(10*time.Millisecond) || time.Since(began) > time.Second {
+		t.Errorf("something came, or it took too long: %v", time.Since(began))
+	}
+	for range 2 {
+		if err := a.Send([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // the second one is in the buffer already
+		if !b.Await(0) {
+			t.Error("what was sent does not show")
+		}
+		if _, _, err := b.Recv(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
