@@ -166,6 +166,11 @@ func TestOverstay(t *testing.T) {
 		t.Errorf("took %v", took)
 	}
 	<-first.ended
+	waitFor(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.workers[0] != nil && p.workers[0] != first
+	})
 
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
