@@ -124,7 +124,7 @@ func (r *run) done(value string, bare bool) error {
 	}
 	if value == "null" && r.lines == 0 && r.usage.Calls == 0 {
 		if names := r.code.forgotten(); names != nil || bare {
-			return r.code.noExport(&thrown{}, true)
+			return r.code.noExport(&thrown{}, true, names)
 		}
 	}
 	r.outcome = &outcome{value: raw}

@@ -14,8 +14,9 @@ var (
 )
 
 // noExport is for a main module without a default export that can be called,
-// which did nothing as a script, either, if that could be one.
-func (c *code) noExport(t *thrown, script bool) *Error {
+// which did nothing as a script, either, if that could be one; declared are the
+// functions in it.
+func (c *code) noExport(t *thrown, script bool, declared []string) *Error {
 	src := c.req.Modules[c.req.Main]
 	e := &Error{Kind: KindRejected, File: c.req.Main, Line: 1, Column: 1}
 	e.Message = c.req.Main + " has no default export that is a function"
@@ -59,6 +60,9 @@ func (c *code) noExport(t *thrown, script bool) *Error {
 	}
 	if len(t.Exports) > 0 {
 		e.Hint += "; it exports " + cut(strings.Join(t.Exports, ", "), 200)
+	}
+	if len(declared) > 0 {
+		e.Hint += "; it declares " + cut(strings.Join(declared, ", "), 200)
 	}
 	return e
 }

@@ -86,7 +86,7 @@ func (c *code) errorOf(text string, kind string) *Error {
 	e := &Error{Kind: kind}
 	switch {
 	case t.Kind == "no_export":
-		return c.noExport(&t, false)
+		return c.noExport(&t, false, nil)
 	case t.Kind == "binding":
 		e.Kind = KindBinding
 		e.Message = t.Message
