@@ -91,6 +91,10 @@ func (r *report) measure(ctx context.Context, sys *harness.System, dir string, r
 	if err != nil {
 		return fmt.Errorf("function: %w", err)
 	}
+	tables, err := tableRows(ctx, sys)
+	if err != nil {
+		return fmt.Errorf("table: %w", err)
+	}
 	for _, group := range []struct {
 		name   string
 		rounds int
@@ -98,6 +102,8 @@ func (r *report) measure(ctx context.Context, sys *harness.System, dir string, r
 	}{
 		{"isolate", 5 * rounds, isolateRow(sys)},
 		{"function", 5 * rounds, function},
+		{"table", max(rounds/4, 10), tables[0]},
+		{"table", max(rounds/4, 10), tables[1]},
 		{"anew", rounds, anewRow(sys, other, "request that instantiates QuickJS anew", "/")},
 		{"anew", max(rounds/4, 10), anewRow(sys, other, "…and gives it the same web interfaces", "/web")},
 		{"python", rounds, pythonRow(sys)},
