@@ -69,6 +69,9 @@ type Config struct {
 	Log     *slog.Logger
 	// Progress is told of each part that started; it may be nil.
 	Progress func(part string, took time.Duration, err error)
+	// Preparing is told, in words, of what is still being prepared after that; it
+	// may be nil.
+	Preparing func(text string)
 }
 
 // Discard closes what a Config holds, in place of a daemon that was not made.

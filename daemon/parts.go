@@ -72,7 +72,7 @@ func mayLack(err error) bool {
 }
 
 func (d *Daemon) startPool(ctx context.Context) (err error) {
-	cfg := isolate.Config{Exe: d.cfg.Exe, UIDBase: d.cfg.UIDBase + workerUID, GuestDir: d.cfg.GuestDir, CacheDir: d.cfg.CacheDir,
+	cfg := isolate.Config{Exe: d.cfg.Exe, UIDBase: d.cfg.UIDBase + workerUID, GuestDir: d.cfg.GuestDir, CacheDir: d.cfg.CacheDir, Preparing: d.cfg.Preparing,
 		TenantWorkers: d.cfg.TenantWorkers, TenantIdle: d.cfg.TenantIdle, Log: d.log}
 	if cfg.CacheDir == "" {
 		cfg.CacheDir = d.state("cache")

@@ -40,6 +40,9 @@ type Config struct {
 	TenantIdle    time.Duration
 	// Log gets what an operator should know; nil discards it.
 	Log *slog.Logger
+	// Preparing, if not nil, is told what is being done for a language that is
+	// not there yet, how far that is, and when it is there. It is for people.
+	Preparing func(text string)
 }
 
 // DefaultUIDBase is the first worker's uid when Config names none.

@@ -105,6 +105,7 @@ func (p *workerPool) bootPython(o cpython.BootOptions, dir string) {
 		l.step, l.since = fmt.Sprintf("step %d of %d, %s", step, steps, what), time.Now()
 		l.mu.Unlock()
 		p.log.Info("the Python interpreter is being prepared; JavaScript does not wait for it", "step", step, "of", steps, "doing", what)
+		p.tellPreparing(fmt.Sprintf("Python is being prepared, step %d of %d: %s", step, steps, what))
 	}
 	again := time.NewTicker(sayAgain)
 	defer again.Stop()
@@ -115,6 +116,7 @@ func (p *workerPool) bootPython(o cpython.BootOptions, dir string) {
 				return
 			case <-again.C:
 				p.log.Info("the Python interpreter is still being prepared", "doing", l.doing())
+				p.tellPreparing(l.doing())
 			}
 		}
 	}()
@@ -132,8 +134,16 @@ func (p *workerPool) bootPython(o cpython.BootOptions, dir string) {
 		l.settle(nil, fmt.Errorf("its interpreter could not be started: %w", err))
 		return
 	}
-	p.log.Info("the Python interpreter is prepared", "took", time.Since(start).Round(time.Millisecond))
+	took := time.Since(start).Round(time.Millisecond)
+	p.log.Info("the Python interpreter is prepared", "took", took)
 	l.settle(s, nil)
+	p.tellPreparing(fmt.Sprintf("Python is ready, after %s", took))
+}
+
+func (p *workerPool) tellPreparing(text string) {
+	if p.cfg.Preparing != nil && text != "" {
+		p.cfg.Preparing(text)
+	}
 }
 
 // renew replaces a worker that has no Python; the old one ends with its runs. It

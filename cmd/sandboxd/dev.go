@@ -82,6 +82,7 @@ func dev(ctx context.Context, o *options, out io.Writer) (err error) {
 		}
 		fmt.Fprintf(out, "  %-18s started in %s\n", part, took.Round(time.Millisecond))
 	}
+	cfg.Preparing = func(text string) { fmt.Fprintln(out, "  "+text) }
 	fmt.Fprintf(out, "sandboxd %s, development mode\n", versionText())
 	return runDaemon(ctx, cfg, func(*daemon.Daemon) error {
 		tell(out, &cfg, dir)
