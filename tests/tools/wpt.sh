@@ -1,7 +1,7 @@
 #!/bin/bash
 # wpt.sh DIR: puts public test suites of web interfaces into DIR: those of the Web
-# Platform Tests that Node.js carries in its source, and the suites of two
-# polyfills for what it does not carry. They come from Debian's sources, by apt
+# Platform Tests that Node.js carries in its source, and the suite of a polyfill
+# for fetch, which it does not carry. They come from Debian's sources, by apt
 # from the mirror that this machine uses, and are pinned by their content.
 set -euo pipefail
 out=$1
@@ -10,7 +10,6 @@ out=$1
 suites='
 nodejs nodejs_20.19.2+dfsg.orig.tar.xz 5e5559381ad031d245a8efa403458abbb73755f74c3e6380f185a4dd342b7949 */test/fixtures/wpt/* wpt
 node-whatwg-fetch node-whatwg-fetch_3.6.2.orig.tar.gz faedfd553071a8ff6b69eb333c800fb0be8b4a92541987a0a4b4578d0b614971 */test/test.js fetch
-node-fetch node-fetch_3.3.2+~cs11.4.11.orig-formdata-polyfill.tar.gz 31796e5e11856ef4617b872245b997c364995a9c23b25b8b99c743fabe93424a */test/test-esm.js formdata
 '
 release=trixie
 stamp=$(printf %s "$suites" | sha256sum | cut -d' ' -f1)

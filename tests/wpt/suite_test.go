@@ -78,12 +78,18 @@ func runWPT(t *testing.T, p isolate.Pool, name string) []subtest {
 		}
 		input.Files[rel] = read(rel)
 	}
+	return results(t, p, name, runner, input, &output{})
+}
+
+// results runs code that gives the results of tests.
+func results(t *testing.T, p isolate.Pool, name, code string, input any, h isolate.Host) []subtest {
+	t.Helper()
 	var out struct {
 		Tests   [][3]any
 		Status  int
 		Message string
 	}
-	run(t, p, name, runner, input, &out)
+	run(t, p, name, code, input, &out, h)
 	if out.Status != 0 {
 		t.Errorf("%s: the harness says %d: %s", name, out.Status, out.Message)
 	}
@@ -95,20 +101,19 @@ func runWPT(t *testing.T, p isolate.Pool, name string) []subtest {
 }
 
 // run runs code with an input, and reads its result.
-func run(t *testing.T, p isolate.Pool, name, code string, input, result any) {
+func run(t *testing.T, p isolate.Pool, name, code string, input, result any, h isolate.Host) {
 	t.Helper()
 	b, err := json.Marshal(input)
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &output{}
 	res, err := p.Run(context.Background(), &isolate.Request{Tenant: "wpt", Language: "js", Main: "run.js",
-		Modules: map[string]string{"run.js": code}, Input: b, Limits: limits, Fetch: true}, log)
+		Modules: map[string]string{"run.js": code}, Input: b, Limits: limits, Fetch: true}, h)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if res.Status != isolate.StatusOK {
-		t.Errorf("%s: %s: %+v\n%s", name, res.Status, res.Error, log.text)
+		t.Errorf("%s: %s: %+v\n%+v", name, res.Status, res.Error, h)
 		return
 	}
 	if err := json.Unmarshal(res.Value, result); err != nil {

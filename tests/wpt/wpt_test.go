@@ -51,21 +51,14 @@ var areas = []area{
 // TestWebPlatform runs the public tests and compares what fails with what is
 // known to. UPDATE=FILE writes what fails to FILE instead.
 func TestWebPlatform(t *testing.T) {
-	var k known
-	b, err := os.ReadFile("expected.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, &k); err != nil {
-		t.Fatal(err)
-	}
+	k := readKnown(t)
 	p := newPool(t)
 	var report strings.Builder
 	failed := map[string][]subtest{}
 	for _, a := range areas {
 		t.Run(a.Name, func(t *testing.T) {
 			passed, total := 0, 0
-			files := a.files(t, &k)
+			files := a.files(t, k)
 			for _, file := range files {
 				list := runWPT(t, p, file)
 				if len(list) == 0 {
@@ -79,7 +72,7 @@ func TestWebPlatform(t *testing.T) {
 						failed[file] = append(failed[file], s)
 					}
 				}
-				compare(t, &k, file, list)
+				compare(t, k, file, list)
 			}
 			share := 100 * float64(passed) / float64(max(total, 1))
 			line := fmt.Sprintf("%-17s %5d/%-5d %5.1f %%  %d files", a.Name, passed, total, share, len(files))
@@ -99,6 +92,19 @@ func TestWebPlatform(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+func readKnown(t *testing.T) *known {
+	t.Helper()
+	b, err := os.ReadFile("expected.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k known
+	if err := json.Unmarshal(b, &k); err != nil {
+		t.Fatal(err)
+	}
+	return &k
 }
 
 func newPool(t *testing.T) isolate.Pool {
