@@ -3,7 +3,7 @@
 // line in the audit log that each of them leaves.
 //
 // Who calls it: cmd/sandboxd. It wires isolate, jail, netproxy, policy,
-// daemon/audit and daemon/data together, and nothing imports it.
+// daemon/audit, daemon/data and daemon/recording together, and nothing imports it.
 //
 // A request's way: socket → peer identity (SO_PEERCRED) → tenant and profile
 // (policy) → checks → isolate or jail → result. Each step writes to one run
