@@ -78,7 +78,7 @@ func (d *Daemon) wholeStatus(s *api.Status) {
 	}
 	if d.pool != nil {
 		p := d.pool.Stats()
-		s.Isolates = &api.IsolatePool{Workers: p.Workers, Running: p.Running, Runs: p.Runs, Killed: p.Killed, Preparing: p.Preparing}
+		s.Isolates = &api.IsolatePool{Workers: p.Workers, Tenants: p.TenantWorkers, Running: p.Running, Runs: p.Runs, Killed: p.Killed, Preparing: p.Preparing}
 	}
 	last := d.audit.Last()
 	s.Audit = api.AuditState{Seq: last.Seq, Hash: last.Hash}

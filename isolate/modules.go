@@ -3,6 +3,7 @@ package isolate
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"sync"
 
 	"sandboxd/isolate/wasm"
@@ -75,4 +76,8 @@ func (e *engines) runWasm(ctx context.Context, job *jobMessage, host Host, finis
 		return
 	}
 	finish(executeWasm(ctx, module, job, host), nil)
+	if fresh {
+		// What the compiler held is of no use until the next module comes.
+		debug.FreeOSMemory()
+	}
 }

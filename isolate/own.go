@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// compileWasm is what the compilation of a module may take, of processor time. It
-// is no part of the run's own limits: the code of a module is kept, and only its
-// first run waits. Tests allow less.
-var compileWasm = 10 * time.Second
-
-// compileWall is what it may take by the clock.
-const compileWall = time.Minute
+var (
+	// compileWasm is what the compilation of a module may take, of processor
+	// time. It is no part of the run's own limits: the code of a module is kept,
+	// and only its first run waits. Tests set it.
+	compileWasm = 10 * time.Second
+	// compileWall is what it may take by the clock.
+	compileWall = time.Minute
+)
 
 // A wasmJob is what a worker needs beside the request to run a module.
 type wasmJob struct {

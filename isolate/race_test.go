@@ -2,5 +2,11 @@
 
 package isolate
 
-// The race detector keeps shadows of a worker's memory.
-func init() { workerMemory, raceEnabled = 768<<20, true }
+import "time"
+
+// The race detector keeps shadows of a worker's memory, and compiles ten times as
+// long.
+func init() {
+	workerMemory, raceEnabled = 768<<20, true
+	compileWasm, compileWall = 2*time.Minute, 10*time.Minute
+}

@@ -101,7 +101,7 @@ func (a *app) printStatus(s *api.Status) error {
 		process = strconv.Itoa(s.Pid)
 	}
 	if p := s.Isolates; p != nil {
-		isolates = fmt.Sprintf("%d workers, %d running, %d runs, %d killed", p.Workers, p.Running, p.Runs, p.Killed)
+		isolates = fmt.Sprintf("%d workers, %d of tenants, %d running, %d runs, %d killed", p.Workers, p.Tenants, p.Running, p.Runs, p.Killed)
 		preparing = p.Preparing
 	} else if s.Audit.Error == "" {
 		audit = "" // for administrators

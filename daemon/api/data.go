@@ -66,6 +66,7 @@ type Status struct {
 // IsolatePool tells what the pool holds.
 type IsolatePool struct {
 	Workers int    `json:"workers"`
+	Tenants int    `json:"tenant_workers" doc:"Workers that belong to one tenant each (Wasm, isolation: strict)."`
 	Running int    `json:"running"`
 	Runs    uint64 `json:"runs"`
 	Killed  uint64 `json:"killed"`
