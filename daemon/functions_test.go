@@ -112,6 +112,12 @@ func TestFunctionStreamsAndFollows(t *testing.T) {
 	wantResult(t, invoke(t, d, "t-a", "f", &api.InvokeRequest{Input: json.RawMessage(`"q"`), RunID: "mine"}), "7")
 	_, err := d.api.Invoke(ctx, "t-a", "f", &api.InvokeRequest{RunID: "mine"})
 	wantError(t, err, api.CodeConflict, "run_id")
+	if err := d.api.DeleteFunction(ctx, "t-a", "f"); err != nil {
+		t.Fatal(err)
+	}
+	wantResult(t, invoke(t, d, "t-a", "f", &api.InvokeRequest{Input: json.RawMessage(`"q"`), RunID: "mine"}), "7")
+	_, err = d.api.Invoke(ctx, "t-a", "f", &api.InvokeRequest{RunID: "other"})
+	wantError(t, err, api.CodeNotFound, "function")
 }
 
 // A new deployment is whole: runs under way end on the old one, what follows is
@@ -249,16 +255,15 @@ func TestInvokeHoldsAtMost(t *testing.T) {
 		wantError(t, err, tc.code, tc.field)
 	}
 	// Policy is read at each call.
-	less, err := policy.Parse("less", []byte(strings.NewReplacer("search: {", "other: {", "cpu: 500ms", "cpu: 100ms").Replace(testPolicy)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.policy = less
+	less := strings.NewReplacer("search: {", "other: {", "cpu: 500ms", "cpu: 100ms").Replace(testPolicy)
+	dir := d.cfg.StateDir
+	d.stop(t)
+	d, ctx = startDaemonIn(t, dir, less), within(t)
 	r = invoke(t, d, "t-a", "f", &api.InvokeRequest{Bindings: map[string]api.BindingRequest{"kv": {}}})
 	if r.Usage.CPU.Limit.Std() != 100*time.Millisecond {
 		t.Errorf("the limit is %v, policy says 100ms", r.Usage.CPU.Limit)
 	}
-	r, err = d.api.Invoke(ctx, "t-a", "f", &api.InvokeRequest{})
+	r, err := d.api.Invoke(ctx, "t-a", "f", &api.InvokeRequest{})
 	if err != nil || r.Status != api.StatusRefused || r.Error.Code != api.CodeDenied || r.Error.Field != "bindings.search" {
 		t.Errorf("what policy grants no more: %+v, %v", r, err)
 	}
@@ -310,17 +315,12 @@ func TestFunctionsGoWithTheTenantsData(t *testing.T) {
 }
 
 func TestFunctionBounds(t *testing.T) {
-	d := startDaemon(t)
-	few, err := policy.Parse("few", []byte(strings.Replace(testPolicy, "      fetch: true\n", "      fetch: true\n      functions: {count: 2, bytes: 4KiB}\n", 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.policy = few
+	d := startDaemonWith(t, strings.Replace(testPolicy, "      fetch: true\n", "      fetch: true\n      functions: {count: 2, bytes: 4KiB}\n", 1))
 	ctx := within(t)
 	for i := range 2 {
 		deploy(t, d, "t-a", fmt.Sprint("f", i), jsFunction(`export default () => 1`))
 	}
-	_, err = d.api.Deploy(ctx, "t-a", "f2", "", jsFunction(`export default () => 1`))
+	_, err := d.api.Deploy(ctx, "t-a", "f2", "", jsFunction(`export default () => 1`))
 	if e := wantError(t, err, api.CodeLimit, ""); e.Limit != "functions" || e.Allowed != "2" {
 		t.Errorf("one too many: %+v", e)
 	}

@@ -27,14 +27,17 @@ func (d *Daemon) handleInvoke(q *request) error {
 	if err := d.granted(q.tenant); err != nil {
 		return err
 	}
-	name := q.path("function")
-	f, err := d.functions.get(q.ctx(), q.tenant, name)
-	if err != nil {
-		return err
-	}
-	hash := ""
+	name, hash := q.path("function"), ""
 	if inv.RunID != "" {
 		hash = invocationHash(name, &inv)
+	}
+	f, err := d.functions.get(q.ctx(), q.tenant, name)
+	if err != nil {
+		// The call with this id may have been made while there was one.
+		if old := d.runs.find(q.tenant, inv.RunID); old != nil {
+			return d.joinRun(q, &run{id: inv.RunID, request: hash}, old)
+		}
+		return err
 	}
 	req := runRequest(f.request, &inv)
 	r := d.newRun(q, req, hash, f.meta.CodeSHA256)

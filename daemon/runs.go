@@ -167,6 +167,13 @@ func (g *registry) add(r *run) (existing *run) {
 	return nil
 }
 
+// find is the tenant's run with that id, nil if there is none.
+func (g *registry) find(tenant, id string) *run {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.runs[runKey{tenant, id}]
+}
+
 // finished moves a run to those that have ended and gives up what is too much.
 func (g *registry) finished(r *run) {
 	g.mu.Lock()

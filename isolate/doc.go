@@ -20,6 +20,12 @@
 // tenants.go): started when it is wanted, kept while it is used, bounded in
 // number. There the module is admitted, metered and compiled by isolate/wasm.
 //
+// A deployed function (function.go) is sent to a worker once (sendcode.go), which
+// keeps it under a key of tenant, code and grants (kept.go). Its module is
+// evaluated for no call, and the pages that this wrote are kept as well
+// (prepare.go): calls begin with them in a clean VM. A module that does what is
+// another thing in each call is evaluated anew in each.
+//
 // What ends a run: every 60 to 200 µs of work the guest asks for fuel, and is
 // asked in turn for its processor time, its deadline and its caller (run.Tick);
 // memory that would grow too far, output, results and calls are counted where

@@ -101,6 +101,29 @@ func TestFunctionsShareNothing(t *testing.T) {
 	})
 }
 
+// With strict isolation a function is prepared and called in its tenant's own
+// worker.
+func TestStrictFunctions(t *testing.T) {
+	p := newWorkers(t, 1)
+	for _, f := range []*Function{jsFunction(t, counterJS), pyFunction(t, counterPython), function(t, "alice", "ts", "main.ts", counterTS, "table.ts", tableTS)} {
+		r := prepareOf(f)
+		r.Strict, r.Limits.Wall = true, 30*time.Second
+		if res := run1(t, p, r, nil); res.Status != StatusOK || !res.Prepared.Snapshot {
+			t.Errorf("%s: %+v, %+v", f.language, res.Prepared, res.Error)
+		}
+		for range 2 {
+			r := callOf(f, "5")
+			r.Strict = true
+			if got := value(t, p, r, nil); got != "[1,1001]" {
+				t.Errorf("%s: %s", f.language, got)
+			}
+		}
+	}
+	if n := p.Stats().TenantWorkers; n == 0 {
+		t.Error("no worker of the tenant's own was started")
+	}
+}
+
 // What a module does at its top level decides whether it is kept, and never
 // what a call sees.
 func TestImpureModules(t *testing.T) {

@@ -1,6 +1,7 @@
 // Package memimage gives WebAssembly instances a linear memory that is a
 // private, copy-on-write mapping of an image: the memory of an interpreter that
-// was booted once, kept in a sealed memfd.
+// was booted once, kept in a sealed memfd. What one has of its own can be taken
+// as a Delta and applied to others.
 //
 // The engines under isolate call it. It may import wazero's experimental
 // interfaces and golang.org/x/sys; it knows nothing of any interpreter.

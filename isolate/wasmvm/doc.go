@@ -1,6 +1,7 @@
 // Package wasmvm is what the interpreters under isolate share: a metered module
 // compiled by wazero (Code), instances of it over a memory image whose fuel,
-// globals and end are kept account of (Instance), the functions that they
+// globals and end are kept account of (Instance), what code has made of one
+// (Saved), the functions that they
 // import (Host), and a pool of clean ones (Pool).
 //
 // isolate/quickjs and isolate/cpython call it. It may import isolate/memimage,
