@@ -15,6 +15,7 @@ const (
 	maxURL     = 1 << 20 // bytes
 	maxSegment = 8192    // bytes
 	maxPath    = 1 << 27 // bytes times segments
+	maxAt      = 1024    // at signs before a query
 )
 
 // ErrURL says that an address is too long or too odd to be parsed.
@@ -51,7 +52,7 @@ func parse(input string, base *string) (*url.Url, error) {
 func parsable(s string) bool {
 	head, segments, longest := shape(s)
 	switch {
-	case len(s) > maxURL:
+	case len(s) > maxURL || strings.Count(head, "@") > maxAt && !undivided(head):
 		return false
 	case len(head) <= maxSegment:
 		return true
@@ -141,7 +142,7 @@ func settable(name, value string) bool {
 		// A question mark is one more character of a path here.
 		return parsable(strings.NewReplacer("?", "_", "#", "_", ":", "_").Replace(value))
 	}
-	return len(value) <= maxSegment
+	return len(value) <= maxSegment && strings.Count(value, "@") <= maxAt
 }
 
 // origin is the serialized origin.
