@@ -13,7 +13,8 @@
 // through the prelude (js/) → Result. Host calls and output go back the same
 // way while it runs. Python goes to a VM of isolate/cpython instead (python.go,
 // pythonio.go, pythonresult.go), whose snapshot the daemon boots once and hands
-// to the workers (interpreters.go).
+// to the workers (interpreters.go); without a cache that comes later than the
+// rest (latepython.go). What both interpreters share is in isolate/wasmvm.
 //
 // A tenant's own Wasm module (wasmrun.go, modules.go) runs in a worker process of
 // that tenant's, and so does all code of one whose isolation is strict (own.go,
