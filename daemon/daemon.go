@@ -44,7 +44,9 @@ type Config struct {
 	CgroupDir string
 	// BestEffort lets jails run without the limits that this host cannot enforce.
 	BestEffort bool
-	Policy     *policy.Policy
+	// Disk is how jails are held to their disk limits: a kind of jail.Config.Disk.
+	Disk   string
+	Policy *policy.Policy
 	// PolicyName is the policy's file, or a word for the built-in one.
 	PolicyName  string
 	Sockets     []*Socket

@@ -188,6 +188,11 @@ func (d *Daemon) watchExec(e *execution) {
 	e.mu.Lock()
 	e.exit = &exit
 	e.mu.Unlock()
+	if exit.Code != 0 {
+		if limit := e.j.jail.DiskFull(); limit != "" {
+			e.denied(api.Denial{Kind: "limit", What: limit, Rule: "limits." + limit, Time: time.Now().UTC()})
+		}
+	}
 	var receipt *api.Receipt
 	if e.run == nil {
 		p := e.describe()

@@ -135,7 +135,8 @@ func lowerOne(l, req policy.Limits, field string) (policy.Limits, error) {
 // prepare makes the way out and the description of the jail.
 func (j *tenantJail) prepare(ctx context.Context, profile *policy.Profile, req *api.JailRequest) (jail.Spec, error) {
 	spec := jail.Spec{Tenant: j.tenant, Template: j.template, Ephemeral: j.ephemeral, Env: map[string]string{}, CABundle: j.d.roots,
-		Limits: jail.Limits{Memory: j.limits.Memory.Bytes(), CPUs: j.limits.CPUs, Pids: j.limits.Pids, OpenFiles: j.limits.OpenFiles}}
+		Limits: jail.Limits{Memory: j.limits.Memory.Bytes(), CPUs: j.limits.CPUs, Pids: j.limits.Pids, OpenFiles: j.limits.OpenFiles,
+			Disk: j.limits.Disk.Bytes(), Inodes: int64(j.limits.Inodes)}}
 	if j.d.net != nil {
 		release, err := j.d.egress.use(ctx, j.tenant, profile.Egress)
 		if err != nil {

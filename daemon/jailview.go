@@ -34,7 +34,7 @@ func (j *tenantJail) describe() api.Jail {
 }
 
 func jailUsage(u *jail.Usage) api.JailUsage {
-	return api.JailUsage{CPU: knownDuration(u.CPU), MemoryNow: known(u.MemoryNow), MemoryPeak: known(u.MemoryPeak), PidsPeak: known(u.PidsPeak)}
+	return api.JailUsage{CPU: knownDuration(u.CPU), MemoryNow: known(u.MemoryNow), MemoryPeak: known(u.MemoryPeak), PidsPeak: known(u.PidsPeak), Disk: known(u.Disk), Inodes: known(u.Inodes)}
 }
 
 func port(p netproxy.Preview) api.Port {

@@ -91,6 +91,23 @@ func (d *Daemon) wholeStatus(s *api.Status) {
 	d.mu.Unlock()
 }
 
+// diskCheck says what holds jails to their disk limits.
+func (d *Daemon) diskCheck() api.Check {
+	kind, why := d.jails.Disk()
+	c := api.Check{Name: "disk quota", Status: string(kernel.OK), Found: kind, Needed: "project quotas, or images"}
+	switch kind {
+	case jail.DiskProject:
+		c.Found = "project quotas of the state's file system"
+	case jail.DiskImage:
+		c.Found = "an image for each tenant, which costs a start some milliseconds (" + why + ")"
+	default:
+		c.Status, c.Found = string(kernel.Warn), "none: "+why
+		c.Consequence = "a tenant can fill the state's disk"
+		c.Remedy = "put the state on ext4 (made with -O project,quota) or xfs, mounted with prjquota; or start the daemon with --disk image"
+	}
+	return c
+}
+
 func (d *Daemon) handleDoctor(q *request) error {
 	doc := api.Doctor{OK: true, Checks: []api.Check{}}
 	for _, c := range d.kernelChecks(q.ctx()) {
@@ -109,6 +126,9 @@ func (d *Daemon) handleDoctor(q *request) error {
 			doc.OK = false
 		}
 		doc.Checks = append(doc.Checks, c)
+	}
+	if d.jails != nil {
+		doc.Checks = append(doc.Checks, d.diskCheck())
 	}
 	return q.reply(http.StatusOK, doc)
 }

@@ -103,6 +103,8 @@ func (g group) enable(names []string) error {
 func (g group) usage() Usage {
 	u := Usage{
 		CPU:        -1,
+		Disk:       -1,
+		Inodes:     -1,
 		MemoryNow:  g.number("memory.current"),
 		MemoryPeak: g.number("memory.peak"),
 		PidsPeak:   g.number("pids.peak"),

@@ -187,7 +187,7 @@ func closeAll(files []*os.File) {
 func (j *Jail) config() *wire.Config {
 	return &wire.Config{
 		Version: wire.Version, Hostname: hostname(j.tenant),
-		TmpBytes: uint64(j.limits.Disk), TmpInodes: uint64(max(j.limits.Disk/8192, 1024)),
+		TmpBytes: uint64(j.limits.tmp()), TmpInodes: uint64(max(j.limits.tmp()/8192, 1024)),
 		Opt: j.m.host.opt, Loopback: j.spec.NetNS == nil,
 		MaskFiles: j.m.host.maskFiles, MaskDirs: j.m.host.maskDirs, ReadOnly: j.m.host.readOnly,
 		UID: tenantUID, GID: tenantGID,

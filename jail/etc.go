@@ -13,8 +13,14 @@ import (
 
 // makeFolders makes the tenant's own (kept) and the jail's (not kept).
 func (j *Jail) makeFolders() error {
-	if err := os.Mkdir(j.filesDir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("jail: workspace: %w", err)
+	if j.spec.Ephemeral {
+		// Sweep has only this to know it by.
+		if err := touch(filepath.Join(j.tenantDir(), ephemeralMark)); err != nil {
+			return err
+		}
+	}
+	if err := j.openFiles(); err != nil {
+		return err
 	}
 	for _, dir := range []string{j.workspaceDir(), j.homeDir()} {
 		err := os.Mkdir(dir, 0o700)
@@ -31,12 +37,8 @@ func (j *Jail) makeFolders() error {
 			return fmt.Errorf("jail: workspace: %w", err)
 		}
 	}
-	if j.spec.Ephemeral {
-		// Sweep has only this to know it by.
-		if err := touch(filepath.Join(j.tenantDir(), ephemeralMark)); err != nil {
-			return err
-		}
-	}
+	// The root's upper layer is outside of the tenant's limit, so that a jail
+	// whose disk is full still starts: the tenant may write nowhere in it.
 	layer := filepath.Join(j.runDir(), "layer")
 	for _, dir := range []string{j.runDir(), layer, filepath.Join(layer, "upper"), filepath.Join(layer, "work")} {
 		if err := makeDir(dir); err != nil {

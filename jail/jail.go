@@ -24,6 +24,9 @@ const (
 	CauseInitDied   = "init_died"
 	CauseOOM        = "oom"
 	CauseProtocol   = "init_protocol"
+	// CauseRestored is for who ends a jail to restore a snapshot: its files are
+	// kept, though it is ephemeral.
+	CauseRestored   = "restored"
 	causeNotStarted = "not_started"
 )
 
@@ -46,6 +49,7 @@ type Jail struct {
 	init     *initProcess
 	root     *os.File // O_PATH, in the jail's mount namespace
 	landlock int
+	project  uint32        // of the files, where there are project quotas
 	born     unix.Timespec // the file system's time when the jail was made
 
 	// buildMu is held while the jail is built; teardown begins after it.
@@ -115,6 +119,7 @@ func (j *Jail) Done() <-chan struct{} { return j.done }
 // Info describes the jail now.
 func (j *Jail) Info() Info {
 	usage := j.cgroup.usage()
+	usage.Disk, usage.Inodes = j.diskUsage()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.state == StateGone {
@@ -124,6 +129,12 @@ func (j *Jail) Info() Info {
 		Tenant: j.tenant, State: j.state, Created: j.created, Cause: j.cause, Usage: usage, Limits: j.limits,
 		Processes: j.running, Enforced: j.m.host.enforced,
 	}
+}
+
+func (j *Jail) endedBy() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.cause
 }
 
 // receive reads what sandbox-init says until it hangs up. A message that makes

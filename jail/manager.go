@@ -37,6 +37,7 @@ type Manager struct {
 	jails    group
 	uids     *uids
 	spawn    *spawner
+	imageMu  sync.Mutex   // while an empty image is made
 	homeNet  *os.File     // the daemon's own network namespace
 	watches  atomic.Int32 // of files, in all jails
 
@@ -54,6 +55,8 @@ type hostFacts struct {
 	filters     int // seccomp filters on the daemon itself, which jails inherit
 	controllers []string
 	enforced    []string
+	noProject   string // why there are no project quotas
+	disk        string // what holds tenants to their disk limits
 	maskFiles   []string
 	maskDirs    []string
 	readOnly    []string
@@ -75,7 +78,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 
 func (m *Manager) open(ctx context.Context) error {
 	steps := []func(context.Context) error{
-		m.checkKernel, m.openFolders, m.probeProc, m.compileFilters, m.openInit, m.startSpawner, m.openCgroups,
+		m.checkKernel, m.openFolders, m.probeProc, m.compileFilters, m.openInit, m.startSpawner, m.openCgroups, m.chooseDisk,
 	}
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
@@ -185,9 +188,9 @@ func (m *Manager) openCgroups(context.Context) error {
 		return err
 	}
 	m.host.controllers = have
-	// Held without cgroups: descriptors and tmpfs sizes, and processes by the
-	// rlimit of the tenant's own uid range.
-	m.host.enforced = []string{"open_files", "disk", "pids"}
+	// Held without cgroups: descriptors, and processes by the rlimit of the
+	// tenant's own uid range.
+	m.host.enforced = []string{"open_files", "pids"}
 	for _, c := range controllers {
 		for _, name := range have {
 			if c.name == name && c.limit != "pids" {

@@ -45,7 +45,11 @@ func (m *Manager) StageRestore(ctx context.Context, tenant, id string) (*Restore
 		return nil, errors.Join(err, r.Abort())
 	}
 	c := &treeCopy{ctx: ctx, uid: uid, limit: maxBytes}
-	if err := copyFolder(c, filepath.Join(m.snapshotsDir(tenant), id, "files"), r.staged()); err != nil {
+	err = m.makeStaged(r.staged(), m.otherProject(tenant, uid))
+	if err == nil {
+		err = copyFolders(c, filepath.Join(m.snapshotsDir(tenant), id, "files"), r.staged())
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("jail: restore: %w", err), r.Abort())
 	}
 	return r, nil
@@ -98,7 +102,8 @@ func (m *Manager) startRestore(tenant string) bool {
 // sweepFiles removes what snapshots and restores of a daemon that was killed
 // have left.
 func (m *Manager) sweepFiles(tenant string) error {
-	errs := []error{removeAll(filepath.Join(m.tenantsDir(), tenant, "files.new"))}
+	errs := []error{unmount(filepath.Join(m.tenantsDir(), tenant, "files")),
+		removeAll(m.imagePath(tenant) + ".part"), removeAll(filepath.Join(m.tenantsDir(), tenant, "files.new"))}
 	entries, err := os.ReadDir(m.snapshotsDir(tenant))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)

@@ -165,7 +165,21 @@ func (j *Jail) fillSnapshot(mk *making, dir, tmp string) error {
 		return err
 	}
 	mk.snap.Stamp = stamp
-	return copyFolder(mk.copy, j.filesDir(), filepath.Join(tmp, "files"))
+	files := filepath.Join(tmp, "files")
+	if err := os.Mkdir(files, 0o711); err != nil {
+		return err
+	}
+	return copyFolders(mk.copy, j.filesDir(), files)
+}
+
+// copyFolders copies what a tenant's files are.
+func copyFolders(c *treeCopy, from, to string) error {
+	for _, name := range []string{"workspace", "home"} {
+		if err := copyFolder(c, filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // copyFolder copies a folder of ours, whose content is a tenant's, to a new one.
@@ -175,7 +189,7 @@ func copyFolder(c *treeCopy, from, to string) error {
 		return err
 	}
 	defer src.Close()
-	if err := os.Mkdir(to, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
 	}
 	dst, err := os.Open(to)
@@ -187,10 +201,11 @@ func copyFolder(c *treeCopy, from, to string) error {
 }
 
 // stampOf is the file system's time now, as it would be given to a change: its
-// clock is not ours.
+// clock is not ours. Where nothing can be made, it is the clock that file systems
+// take theirs from.
 func stampOf(dir string) (unix.Timespec, error) {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.EOPNOTSUPP) {
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		var ts unix.Timespec
 		return ts, unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts)
 	}

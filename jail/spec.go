@@ -16,13 +16,17 @@ const (
 	defaultCPUs      = 2
 	defaultPids      = 512
 	defaultOpenFiles = 4096
-	defaultDisk      = 512 << 20
+	defaultDisk      = 4 << 30
+	maxTmp           = 512 << 20
+	bytesPerInode    = 16 << 10 // of the default
 
 	minMemory    = 32 << 20
 	minCPUs      = 0.01
 	minPids      = 16
 	minOpenFiles = 64
 	minDisk      = 1 << 20
+	minInodes    = 256
+	maxInodes    = 1 << 32
 	maxPids      = 1 << 20
 	maxOpenFiles = 1 << 20
 	maxCPUs      = 1 << 12
@@ -44,6 +48,7 @@ func (l Limits) withDefaults() (Limits, error) {
 		return v
 	}
 	l.Memory, l.Disk = fill(l.Memory, defaultMemory), fill(l.Disk, defaultDisk)
+	l.Inodes = fill(l.Inodes, max(l.Disk/bytesPerInode, minInodes))
 	l.Pids, l.OpenFiles = int(fill(int64(l.Pids), defaultPids)), int(fill(int64(l.OpenFiles), defaultOpenFiles))
 	if l.CPUs == 0 {
 		l.CPUs = defaultCPUs
@@ -54,6 +59,7 @@ func (l Limits) withDefaults() (Limits, error) {
 	}{
 		{"limits.memory", l.Memory, minMemory, maxBytes},
 		{"limits.disk", l.Disk, minDisk, maxBytes},
+		{"limits.inodes", l.Inodes, minInodes, maxInodes},
 		{"limits.pids", int64(l.Pids), minPids, maxPids},
 		{"limits.open_files", int64(l.OpenFiles), minOpenFiles, maxOpenFiles},
 	} {
@@ -66,6 +72,9 @@ func (l Limits) withDefaults() (Limits, error) {
 	}
 	return l, nil
 }
+
+// tmp is what the memory file systems have.
+func (l Limits) tmp() int64 { return min(l.Disk, maxTmp) }
 
 // check completes a Spec.
 func (s *Spec) check() (err error) {

@@ -73,7 +73,8 @@ func (j *Jail) teardown() {
 	}
 	note(j.cgroup.remove())
 	note(removeAll(j.runDir()))
-	if j.spec.Ephemeral {
+	note(j.closeFiles())
+	if j.spec.Ephemeral && j.endedBy() != CauseRestored {
 		note(j.m.removeTenant(j.tenant))
 	}
 	j.finish(errors.Join(errs...))

@@ -17,6 +17,8 @@ type Config struct {
 	CgroupDir string
 	// BestEffort allows a host whose cgroup v2 lacks controllers.
 	BestEffort bool
+	// Disk is how tenants are held to their disk limits: DiskAuto and others.
+	Disk string
 	// InitPath is the sandbox-init binary; it is copied to a sealed memfd once.
 	InitPath string
 	// UIDBase is the first host uid and gid of the tenants' ranges, 65536 for
@@ -51,7 +53,10 @@ type Limits struct {
 	CPUs      float64 // processors
 	Pids      int
 	OpenFiles int
-	Disk      int64 // bytes of /tmp and other memory file systems together
+	// Disk is in bytes: workspace and home together. The memory
+	// file systems (/tmp and others) have as much, 512 MiB at most.
+	Disk   int64
+	Inodes int64 // files, folders and links of the same
 }
 
 // State of a jail.
@@ -84,6 +89,8 @@ type Usage struct {
 	MemoryNow  int64
 	MemoryPeak int64
 	PidsPeak   int64
+	Disk       int64 // bytes; of a whole jail
+	Inodes     int64
 }
 
 // An ExecSpec is one command to run in a jail.

@@ -119,7 +119,7 @@ func TestLower(t *testing.T) {
 
 // Every field of Limits must be known to the table, or Lower would let it pass.
 func TestLimitsTableIsComplete(t *testing.T) {
-	full := Limits{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+	full := Limits{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 	if got := (Limits{}).WithDefaults(full); got != full {
 		t.Errorf("WithDefaults leaves %+v", got)
 	}

@@ -29,6 +29,8 @@ func JailDefaults() Limits {
 		CPUs:      1,
 		Pids:      512,
 		OpenFiles: 8192,
+		Disk:      4 << 30,
+		Inodes:    256 << 10,
 		Idle:      Duration(10 * time.Minute),
 		Lifetime:  Duration(2 * time.Hour),
 	}
@@ -96,6 +98,8 @@ var (
 			0.01, 4096},
 		countLimit("pids", func(l *Limits) *int { return &l.Pids }, 2, 4<<20),
 		countLimit("open_files", func(l *Limits) *int { return &l.OpenFiles }, 16, 1<<20),
+		sizeLimit("disk", func(l *Limits) *Size { return &l.Disk }, 1<<20, 1<<46),
+		countLimit("inodes", func(l *Limits) *int { return &l.Inodes }, 256, 1<<31),
 		durationLimit("idle", func(l *Limits) *Duration { return &l.Idle }, time.Second, 30*day),
 		durationLimit("lifetime", func(l *Limits) *Duration { return &l.Lifetime }, time.Second, 30*day),
 	}

@@ -24,6 +24,10 @@ type Limits struct {
 	Pids int `json:"pids,omitempty" yaml:"pids,omitempty"`
 	// OpenFiles is RLIMIT_NOFILE of each process in the jail.
 	OpenFiles int `json:"open_files,omitempty" yaml:"open_files,omitempty"`
+	// Disk is in bytes: the jail's files on the disk together.
+	Disk Size `json:"disk,omitempty" yaml:"disk,omitempty"`
+	// Inodes is the number of the jail's files, folders and links.
+	Inodes int `json:"inodes,omitempty" yaml:"inodes,omitempty"`
 	// Idle is how long a jail stays without a request.
 	Idle Duration `json:"idle,omitempty" yaml:"idle,omitempty"`
 	// Lifetime is how long a jail may live at most.

@@ -64,7 +64,7 @@ func (a *app) jailCreateCommand() *cobra.Command {
 	req := &api.JailRequest{}
 	var idle, life time.Duration
 	var env []string
-	var memory string
+	var memory, disk string
 	var pids int
 	var ephemeral bool
 	c := &cobra.Command{
@@ -86,6 +86,11 @@ func (a *app) jailCreateCommand() *cobra.Command {
 					return usagef("--memory: %w", err)
 				}
 			}
+			if disk != "" {
+				if l.Disk, err = policy.ParseSize(disk); err != nil {
+					return usagef("--disk: %w", err)
+				}
+			}
 			if l != (policy.Limits{}) {
 				req.Limits = &l
 			}
@@ -100,6 +105,7 @@ func (a *app) jailCreateCommand() *cobra.Command {
 	c.Flags().DurationVar(&life, "lifetime", 0, "end it after so long")
 	c.Flags().StringArrayVar(&env, "env", nil, "NAME=VALUE for all its commands; may be repeated")
 	c.Flags().StringVar(&memory, "memory", "", "limit of memory, such as 512MiB")
+	c.Flags().StringVar(&disk, "disk", "", "limit of its files on the disk, such as 2GiB")
 	c.Flags().IntVar(&pids, "pids", 0, "limit of processes and threads")
 	c.Flags().BoolVar(&ephemeral, "ephemeral", false, "its workspace goes with it")
 	return c
@@ -118,6 +124,7 @@ func (a *app) printJail(j *api.Jail) error {
 		[2]string{"ends at", j.Deadline.Local().Format(time.DateTime)}, [2]string{"frozen after", j.IdleTimeout.String() + " without activity"},
 		[2]string{"template", j.Template}, [2]string{"workspace", j.Workspace}, [2]string{"processes", strconv.Itoa(j.Processes)},
 		[2]string{"memory", sizeOrUnknown(j.Usage.MemoryNow) + " of " + j.Limits.Memory.String()},
+		[2]string{"disk", sizeOrUnknown(j.Usage.Disk) + " of " + j.Limits.Disk.String()},
 		[2]string{"enforced", enforced}, [2]string{"cause", j.Cause})
 	for _, p := range j.Ports {
 		fmt.Fprintf(a.out, "port %d  %s\n", p.Port, oneLine(p.URL))

@@ -23,6 +23,7 @@ type options struct {
 	initPath, guests                    string
 	uidBase                             uint32
 	bestEffort                          bool
+	disk                                string
 	tenantWorkers                       int
 	tenantIdle                          time.Duration
 	logLevel                            string
@@ -43,6 +44,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.tenantWorkers, "tenant-workers", 16, "most isolate workers that belong to one tenant each (Wasm, isolation: strict)")
 	f.DurationVar(&o.tenantIdle, "tenant-idle", 30*time.Second, "how long such a worker is kept that nobody uses")
 	f.BoolVar(&o.bestEffort, "best-effort", o.bestEffort, "make jails although this host cannot enforce every limit")
+	f.StringVar(&o.disk, "disk", "", "how jails are held to their disk limits: project (quotas of the state's file system), image (a file system in a file for each tenant) or none; by default what there is")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "debug, info, warn or error")
 }
 
@@ -56,7 +58,7 @@ func (o *options) logger() (*slog.Logger, error) {
 
 // config is what both commands know.
 func (o *options) config(log *slog.Logger) (daemon.Config, error) {
-	cfg := daemon.Config{Version: versionText(), UIDBase: o.uidBase, BestEffort: o.bestEffort, Log: log, Exe: "/proc/self/exe",
+	cfg := daemon.Config{Version: versionText(), UIDBase: o.uidBase, BestEffort: o.bestEffort, Disk: o.disk, Log: log, Exe: "/proc/self/exe",
 		TenantWorkers: o.tenantWorkers, TenantIdle: o.tenantIdle}
 	if o.tenantWorkers < 1 || o.tenantWorkers > maxTenantWorkers {
 		return cfg, fmt.Errorf("--tenant-workers: %d is not 1 to %d", o.tenantWorkers, maxTenantWorkers)

@@ -44,6 +44,8 @@ type JailUsage struct {
 	MemoryNow  *int64           `json:"memory_now,omitempty"`
 	MemoryPeak *int64           `json:"memory_peak,omitempty"`
 	PidsPeak   *int64           `json:"pids_peak,omitempty"`
+	Disk       *int64           `json:"disk,omitempty" doc:"Bytes of its files on the disk."`
+	Inodes     *int64           `json:"inodes,omitempty"`
 	BytesOut   int64            `json:"bytes_out"`
 	BytesIn    int64            `json:"bytes_in"`
 	Requests   int64            `json:"requests"`

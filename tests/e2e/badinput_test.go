@@ -20,16 +20,17 @@ import (
 // valid is the least request body that each operation takes. Every operation of
 // the API with a body must have one here, so that none escapes the tests below.
 var valid = map[string]string{
-	"run":            `{"language":"js","code":"export default () => 1"}`,
-	"run-call":       `{"result":1}`,
-	"jail-create":    `{}`,
-	"exec":           `{"argv":["true"]}`,
-	"process-signal": `{"signal":"CONT"}`,
-	"process-wait":   `{"exit":true}`,
-	"port-expose":    `{}`,
-	"git":            `{"clone":{"url":"https://git.world.test/x.git"}}`,
-	"db-query":       `{"sql":"select 1"}`,
-	"db-exec":        `{"sql":"create table never (x)"}`,
+	"run":             `{"language":"js","code":"export default () => 1"}`,
+	"run-call":        `{"result":1}`,
+	"jail-create":     `{}`,
+	"exec":            `{"argv":["true"]}`,
+	"process-signal":  `{"signal":"CONT"}`,
+	"process-wait":    `{"exit":true}`,
+	"port-expose":     `{}`,
+	"snapshot-create": `{}`,
+	"git":             `{"clone":{"url":"https://git.world.test/x.git"}}`,
+	"db-query":        `{"sql":"select 1"}`,
+	"db-exec":         `{"sql":"create table never (x)"}`,
 }
 
 // stage is where bad input is thrown at: a tenant that has nothing and must
@@ -69,7 +70,7 @@ func (s stage) path(r api.Route) string {
 	if strings.Contains(r.Pattern, "{exec}") {
 		who = s.owner
 	}
-	return strings.NewReplacer("{tenant}", who, "{exec}", "p", "{run}", s.run, "{call}", "c1", "{port}", "8000",
+	return strings.NewReplacer("{tenant}", who, "{exec}", "p", "{run}", s.run, "{call}", "c1", "{port}", "8000", "{snapshot}", "snap-0000000000000000",
 		"{path...}", "workspace/x", "{key...}", "k").Replace(r.Pattern)
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,4 +124,34 @@ func TestSnapshotsOutliveTheDaemon(t *testing.T) {
 	if want(t, "GET", jailPath(who)+"/snapshots", nil, &list); len(list.Snapshots) != 0 {
 		t.Errorf("after the end: %+v", list)
 	}
+}
+
+// TestDiskLimit: where the host can hold a tenant to it, what is over the limit
+// is refused, inside and by the API, and put on record; elsewhere the jail does
+// not say it were held.
+func TestDiskLimit(t *testing.T) {
+	who := tenant(t, harness.AgentPrefix)
+	var j api.Jail
+	want(t, "PUT", jailPath(who), api.JailRequest{Limits: &policy.Limits{Disk: 40 << 20, Inodes: 1000}}, &j)
+	if j.Limits.Disk != 40<<20 {
+		t.Errorf("limits %+v", j.Limits)
+	}
+	if !slices.Contains(j.Enforced, "disk") {
+		if j.Usage.Disk != nil || slices.Contains(j.Enforced, "inodes") || harness.UnderSystemd() {
+			t.Errorf("not held, and yet: %+v", j)
+		}
+		return
+	}
+	p := exec(t, who, api.ExecRequest{Command: "head -c 60000000 /dev/zero > big"})
+	if p.ExitCode == nil || *p.ExitCode == 0 || len(p.Denials) != 1 || p.Denials[0].What != "disk" {
+		t.Errorf("%s, denials %+v", ended(p), p.Denials)
+	}
+	e := wantError(t, do(t, "PUT", jailPath(who)+"/files/workspace/more", bytes.Repeat([]byte("x"), 10<<20)), 422, api.CodeLimit, "")
+	if e.Limit != "disk" {
+		t.Errorf("%+v", e)
+	}
+	if want(t, "GET", jailPath(who), nil, &j); j.Usage.Disk == nil || *j.Usage.Disk < 35<<20 || *j.Usage.Disk > 41<<20 {
+		t.Errorf("usage %+v", j.Usage)
+	}
+	sh(t, who, "rm big; echo fits > small")
 }

@@ -63,6 +63,8 @@ cp -a /host/root/. /
 systemd-sysusers sandboxd.conf
 systemd-tmpfiles --create sandboxd.conf
 systemctl daemon-reload
+# What an ordinary host loads when it is asked for it.
+modprobe -a loop quota_v2 xfs
 export SANDBOXD_TEST_SYSTEMD=1 SANDBOXD_TEST_SCALE=10
 status=0
 for suite in $suites; do
