@@ -38,6 +38,9 @@ for group in "$@"; do
         ;;
     test)
         have 'ls /usr/lib/postgresql/*/bin/initdb && id postgres' postgresql
+        # file systems that snapshots and disk limits are tried on
+        have 'test -x /usr/sbin/mkfs.ext4' e2fsprogs
+        have 'test -x /usr/sbin/mkfs.xfs' xfsprogs
         ;;
     vm)
         command_is_there qemu-system-x86_64 qemu-system-x86
