@@ -34,7 +34,11 @@ func (h *host) fetch(ctx context.Context, args json.RawMessage) (json.RawMessage
 	if err := json.Unmarshal(args, &list); err != nil || len(list) != 1 {
 		return nil, badCall("fetch takes one request")
 	}
-	req, err := httpRequest(ctx, &list[0])
+	mode := list[0].Redirect
+	if mode != "" && !slices.Contains(redirectModes, mode) {
+		return nil, badCall("fetch: redirect is one of %s", strings.Join(redirectModes, ", "))
+	}
+	req, err := httpRequest(context.WithValue(ctx, redirectKey{}, mode), &list[0])
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +58,7 @@ func (h *host) fetch(ctx context.Context, args json.RawMessage) (json.RawMessage
 	if len(body) > maxFetchBody {
 		return nil, badCall("the answer of %s is larger than %d bytes", clip(req.URL.Host, 255), maxFetchBody)
 	}
-	out := isolate.FetchResponse{Status: resp.StatusCode, StatusText: http.StatusText(resp.StatusCode), URL: resp.Request.URL.String(), Body: body, Headers: [][2]string{}}
+	out := isolate.FetchResponse{Status: resp.StatusCode, StatusText: http.StatusText(resp.StatusCode), URL: resp.Request.URL.String(), Redirected: resp.Request != req, Body: body, Headers: [][2]string{}}
 	for name, values := range resp.Header {
 		for _, v := range values {
 			out.Headers = append(out.Headers, [2]string{strings.ToLower(name), v})
@@ -119,7 +123,19 @@ func (h *host) notAllowed(req *http.Request) error {
 	return &callError{"denied", fmt.Sprintf("fetch to %s is denied: the run may reach only %s", what, clip(strings.Join(h.plan.request.Outbound.Allow, ", "), 500))}
 }
 
+// redirectModes are what the code may ask for.
+var redirectModes = []string{"follow", "manual", "error"}
+
+// redirectKey is the key of a request's mode in its context.
+type redirectKey struct{}
+
 func (h *host) redirect(req *http.Request, via []*http.Request) error {
+	switch req.Context().Value(redirectKey{}) {
+	case "manual":
+		return http.ErrUseLastResponse
+	case "error":
+		return badCall("fetch: %s answered with a redirect, which the request forbids", clip(via[0].URL.Host, 255))
+	}
 	if len(via) > maxRedirects {
 		return badCall("more than %d redirects", maxRedirects)
 	}

@@ -119,6 +119,9 @@ type FetchRequest struct {
 	Method  string      `json:"method"`
 	Headers [][2]string `json:"headers"`
 	Body    []byte      `json:"body,omitempty"` // base64 in JSON
+	// Redirect is "follow" (also when empty), "manual": the redirect is the
+	// answer, or "error".
+	Redirect string `json:"redirect,omitempty"`
 }
 
 // FetchResponse is what the egress proxy let back.
@@ -128,6 +131,8 @@ type FetchResponse struct {
 	URL        string      `json:"url"`
 	Headers    [][2]string `json:"headers"`
 	Body       []byte      `json:"body"`
+	// Redirected says that URL is where redirects led to.
+	Redirected bool `json:"redirected,omitempty"`
 }
 
 // An Event is output of a running isolate.

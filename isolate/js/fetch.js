@@ -192,6 +192,7 @@ async function send(input, init, stack) {
   signal.throwIfAborted();
   const body = bodyOf(request);
   const wire = { url: request.url, method: request.method, headers: sortHeaders(headerList(request.headers)) };
+  if (request.redirect !== 'follow') wire.redirect = request.redirect;
   if (body !== null) wire.body = (await consume(body)).toBase64();
   signal.throwIfAborted();
   return new NativePromise((resolve, reject) => {

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -190,6 +191,30 @@ func TestFetchRedirectTakesNoCredentialAlong(t *testing.T) {
 	}
 	if seen == 0 {
 		t.Error("the target saw nothing")
+	}
+}
+
+// TestFetchRedirectModes: the code may have the redirect itself, or none.
+func TestFetchRedirectModes(t *testing.T) {
+	who := tenant(t, harness.AgentPrefix)
+	const from = "https://" + harness.APIHost + "/v1/redirect"
+	r := fetchRun(t, who, `export default async () => {
+		const manual = await fetch("`+from+`", { redirect: "manual" });
+		const follow = await fetch("`+from+`");
+		const error = await fetch("`+from+`", { redirect: "error" }).then(() => "came through", (e) => e.message);
+		return [manual.status, manual.headers.get("location"), manual.redirected, follow.redirected, error];
+	}`, harness.APIHost, harness.OtherHost)
+	var got []any
+	if err := json.Unmarshal(r.Result, &got); err != nil || len(got) != 5 {
+		t.Fatalf("result %s: %+v", r.Result, r.Error)
+	}
+	if got[0] != 302.0 || got[1] != "https://"+harness.OtherHost+"/v1/target" || got[2] != false || got[3] != true || !strings.Contains(fmt.Sprint(got[4]), "forbids") {
+		t.Errorf("result %s", r.Result)
+	}
+	p := run(t, who, api.RunRequest{Language: "python", Outbound: &api.Outbound{Allow: []string{harness.APIHost}},
+		Code: "def main(input, env):\n    return env.fetch('" + from + "', redirect='manual').status\n"})
+	if string(p.Result) != "302" {
+		t.Errorf("python: result %s: %+v", p.Result, p.Error)
 	}
 }
 

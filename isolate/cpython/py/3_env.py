@@ -155,8 +155,11 @@ class Response:
 _fetch_granted = False
 
 
-def fetch(url, method=None, headers=None, body=None, params=None, json=None):
-    """Makes a request through the egress proxy, as the policy allows."""
+def fetch(url, method=None, headers=None, body=None, params=None, json=None, redirect='follow'):
+    """Makes a request through the egress proxy, as the policy allows.
+
+    redirect is 'follow', 'manual' (the redirect is the answer) or 'error'.
+    """
     _impure('its top level makes a host call')
     if not _fetch_granted:
         raise PermissionError('fetch is not granted to this run: the caller has to ask for the host in "outbound", and the tenant\'s policy has to allow it')
@@ -178,6 +181,8 @@ def fetch(url, method=None, headers=None, body=None, params=None, json=None):
     elif isinstance(body, str):
         default_type('text/plain;charset=UTF-8')
     wire = {'url': str(url), 'method': (method or ('GET' if body is None else 'POST')).upper(), 'headers': pairs}
+    if redirect != 'follow':
+        wire['redirect'] = str(redirect)
     if body is not None:
         wire['body'] = base64.b64encode(body.encode() if isinstance(body, str) else bytes(body)).decode()
     return Response(_call('fetch', 'fetch', _encode([wire])))
