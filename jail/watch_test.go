@@ -62,6 +62,7 @@ func TestWatch(t *testing.T) {
 	j := testJail(t, m, "alice")
 	sh(t, j, "mkdir a")
 	next, stop := watching(t, j, "/workspace", true)
+	last := ""
 	for _, step := range []struct {
 		script string
 		want   []string
@@ -79,7 +80,13 @@ line'`, []string{"create /workspace/new\nline", "modify /workspace/new\nline", "
 	} {
 		sh(t, j, step.script)
 		for _, want := range step.want {
-			if got := says(next()); got != want {
+			got := says(next())
+			// To open, to cut and to write are one change or several, as the
+			// kernel finds them in its queue.
+			for got == last && got != want && strings.HasPrefix(got, "modify ") {
+				got = says(next())
+			}
+			if last = got; got != want {
 				t.Fatalf("%q: got %q, want %q", step.script, got, want)
 			}
 		}
