@@ -52,6 +52,7 @@ func TestPythonShapes(t *testing.T) {
 		"executor":      {src: "from concurrent.futures import ThreadPoolExecutor, as_completed\ndef main(input, env):\n    with ThreadPoolExecutor(max_workers=4) as e:\n        return [list(e.map(abs, [-1, 2])), [f.result() for f in as_completed([e.submit(max, 3, 4)])]]", want: want{value: "[[1,2],[4]]"}},
 		"big number":    {src: "def main(input, env):\n    return 2**100", want: want{value: "1267650600228229401496703205376"}},
 		"dates":         {src: "import datetime, enum, uuid, dataclasses\nclass E(enum.Enum):\n    A = 'a'\n@dataclasses.dataclass\nclass D:\n    x: int\ndef main(input, env):\n    return [datetime.date(2026, 1, 2), E.A, D(1), (1, 2)]", want: want{value: `["2026-01-02","a",{"x":1},[1,2]]`}},
+		"clocks":        {src: "import time, os, timeit\ndef main(input, env):\n    t = [time.monotonic(), time.process_time(), os.times().user, timeit.default_timer(), time.monotonic()]\n    return sorted(t) == t and t[-1] - t[0] < 5", want: want{value: "true"}},
 		"surrogate":     {src: "def main(input, env):\n    return 'a\\udc80'", want: want{value: `"a\udc80"`}},
 		"empty":         {src: "", want: want{value: "null"}},
 	} {
