@@ -22,6 +22,9 @@ import (
 var valid = map[string]string{
 	"run":             `{"language":"js","code":"export default () => 1"}`,
 	"run-call":        `{"result":1}`,
+	"run-replay":      `{}`,
+	"function-deploy": `{"language":"js","code":"export default () => 1"}`,
+	"function-invoke": `{}`,
 	"jail-create":     `{}`,
 	"exec":            `{"argv":["true"]}`,
 	"process-signal":  `{"signal":"CONT"}`,
@@ -70,7 +73,7 @@ func (s stage) path(r api.Route) string {
 	if strings.Contains(r.Pattern, "{exec}") {
 		who = s.owner
 	}
-	return strings.NewReplacer("{tenant}", who, "{exec}", "p", "{run}", s.run, "{call}", "c1", "{port}", "8000", "{snapshot}", "snap-0000000000000000",
+	return strings.NewReplacer("{tenant}", who, "{exec}", "p", "{run}", s.run, "{call}", "c1", "{port}", "8000", "{function}", "f", "{snapshot}", "snap-0000000000000000",
 		"{path...}", "workspace/x", "{key...}", "k").Replace(r.Pattern)
 }
 
@@ -89,6 +92,11 @@ func (s stage) unchanged(t *testing.T) {
 	want(t, "POST", tenantPath(s.bare)+"/db/query", api.SQLRequest{SQL: "select count(*) from sqlite_master"}, &rows)
 	if text, _ := json.Marshal(rows.Rows); string(text) != "[[0]]" {
 		t.Errorf("tables came of bad requests: %s", text)
+	}
+	var functions api.FunctionList
+	want(t, "GET", tenantPath(s.bare)+"/functions", nil, &functions)
+	if len(functions.Functions) != 0 {
+		t.Errorf("a bad request was deployed: %+v", functions.Functions)
 	}
 	var list api.ProcessList
 	want(t, "GET", jailPath(s.owner)+"/processes", nil, &list)
