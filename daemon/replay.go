@@ -131,6 +131,8 @@ func (d *Daemon) planReplay(rec *recording.Recording, req *api.ReplayRequest) (*
 		return nil, err
 	}
 	p := &replayPlan{recording: rec, request: rec.Request}
+	// Where it runs is for the policy of now to say.
+	p.request.Strict = profile.Isolate.Isolation == policy.IsolationStrict
 	l := &rec.Request.Limits
 	p.limits, err = profile.Isolate.Limits.Lower(policy.Limits{Wall: policy.Duration(l.Wall), CPU: policy.Duration(l.CPU), Memory: policy.Size(l.Memory),
 		Output: policy.Size(l.Output), Requests: l.Requests, Calls: l.Calls}, "limits")

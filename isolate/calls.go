@@ -118,7 +118,7 @@ func (r *run) done(value string, bare bool) error {
 		return limitError("result", len(value), r.req.Limits.Result)
 	}
 	raw := json.RawMessage(value)
-	if !json.Valid(raw) {
+	if !validJSON(raw) {
 		// The prelude's JSON always is; the code has got at it.
 		return &Error{Kind: KindThrown, Message: "the result is not JSON"}
 	}
@@ -138,7 +138,7 @@ func (r *run) log(level, message, data string) error {
 		level = "info"
 	}
 	e := Event{Time: r.clock.wall(), Kind: "log", Level: level, Message: strings.ToValidUTF8(r.code.mapText(message), "\uFFFD")}
-	if data != "" && json.Valid([]byte(data)) {
+	if data != "" && validJSON([]byte(data)) {
 		e.Data = json.RawMessage(data)
 	}
 	// As the pool counts it that does not trust its worker.
@@ -183,7 +183,7 @@ func (c *calls) submit(id int64, call Call) error {
 			return limitError("requests", r.usage.Requests, r.req.Limits.Requests)
 		}
 	}
-	if len(call.Args) > MaxArgs || !json.Valid(call.Args) || c.queuedBytes+len(call.Args) > maxQueued {
+	if len(call.Args) > MaxArgs || !validJSON(call.Args) || c.queuedBytes+len(call.Args) > maxQueued {
 		c.refuse(id, fmt.Errorf("the arguments have %d bytes, at most %d are taken (%d for all calls that wait)", len(call.Args), MaxArgs, maxQueued))
 		return nil
 	}

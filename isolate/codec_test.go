@@ -129,3 +129,12 @@ func BenchmarkJob(b *testing.B) {
 		}
 	}
 }
+
+// TestValidJSON: an answer of ours is text for whoever reads it.
+func TestValidJSON(t *testing.T) {
+	for text, want := range map[string]bool{`"é\ud800"`: true, "{}": true, "\"\xff\"": false, "\"\xed\xa0\x80\"": false, "": false, "{": false} {
+		if got := validJSON([]byte(text)); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

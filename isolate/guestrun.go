@@ -163,7 +163,7 @@ func (r *guestRun) ask(c Call) (reply, error) {
 			return reply{}, limitError("requests", r.usage.Requests, r.req.Limits.Requests)
 		}
 	}
-	if len(c.Args) > MaxArgs || !json.Valid(c.Args) {
+	if len(c.Args) > MaxArgs || !validJSON(c.Args) {
 		return reply{err: fmt.Errorf("the arguments have %d bytes, at most %d are taken", len(c.Args), MaxArgs)}, nil
 	}
 	if err := r.flush(true); err != nil {
@@ -233,7 +233,7 @@ func (r *guestRun) log(level, message, data string) error {
 		level = "info"
 	}
 	e := Event{Kind: eventLog, Level: level, Message: message}
-	if data != "" && json.Valid([]byte(data)) {
+	if data != "" && validJSON([]byte(data)) {
 		e.Data = json.RawMessage(data)
 	}
 	if err := r.flush(true); err != nil {
@@ -312,7 +312,7 @@ func (r *guestRun) done(value string) error {
 		return limitError("result", len(value), r.req.Limits.Result)
 	}
 	raw := json.RawMessage(value)
-	if !json.Valid(raw) {
+	if !validJSON(raw) {
 		return &Error{Kind: KindThrown, Message: "the result is not JSON"}
 	}
 	r.outcome = &outcome{value: raw}

@@ -51,7 +51,12 @@ func hostileWorker(mode string) {
 		return b[len((&frame{}).encode(nil)):]
 	}
 	result := func(r Result) frame { return frame{kind: frameResult, run: f.run, data: data(r)} }
-	event := func(e Event) frame { return frame{kind: frameEvent, run: f.run, data: data(e)} }
+	event := func(e Event) frame {
+		if e.Time.IsZero() {
+			e.Time = time.Now()
+		}
+		return frame{kind: frameEvent, run: f.run, data: data(e)}
+	}
 	switch mode {
 	case "silent":
 	case "exit":
@@ -130,6 +135,17 @@ func hostileWorker(mode string) {
 		send(event(Event{Level: "info", Data: json.RawMessage("{")}))
 	case "unknown field":
 		send(frame{kind: frameResult, run: f.run, data: data(map[string]string{"Status": StatusOK, "Phase": PhaseFinished, "More": "x"})})
+	case "event of another age":
+		send(event(Event{Time: time.Unix(1<<40, 0), Level: "info"}))
+	case "event before time":
+		send(event(Event{Time: time.Unix(-1<<40, 0), Level: "info"}))
+	case "event data not text":
+		send(event(Event{Time: time.Now(), Level: "info", Data: json.RawMessage("\"\xff\"")}))
+	case "result not text":
+		send(result(Result{Status: StatusOK, Phase: PhaseFinished, Value: json.RawMessage("\"\xff\"")}))
+	case "args not text":
+		call.data = []byte("[\"\xff\"]")
+		send(call)
 	case "result not JSON":
 		send(result(Result{Status: StatusOK, Phase: PhaseFinished, Value: json.RawMessage("{")}))
 	case "bad level":

@@ -38,6 +38,8 @@ var hostile = map[string]struct {
 	"join":             {`export default () => new Array(1e8) + ""`, "memory or cpu"},
 	"repeat":           {`export default () => "x".repeat(5e8)`, "memory"},
 	"json":             {`export default () => { let o = {}; for (let i = 0; i < 18; i++) o = {a: o, b: o}; return JSON.stringify(JSON.stringify(o)).length * JSON.stringify([o, o, o, o, o, o, o, o, o, o]).length }`, "memory or cpu or ok"},
+	"decoding":         {`export default () => { const b = new Uint8Array(2e6).fill(0x81); while (true) for (const e of ["utf-8", "windows-1252", "gb18030"]) new TextDecoder(e).decode(b) }`, "memory or cpu"},
+	"digests":          {`export default async () => { const b = new Uint8Array(2e6), k = await crypto.subtle.importKey("raw", b, {name: "HMAC", hash: "SHA-512"}, false, ["sign"]); while (true) await crypto.subtle.sign("HMAC", k, b) }`, "cpu"},
 	"wait":             {`export default () => new Promise((r) => setTimeout(r, 1e6))`, "wall"},
 	"hanging call":     {`export default (i, env) => env.X.hang()`, "wall"},
 	"short timers":     {`export default async () => { while (true) await new Promise((r) => setTimeout(r, 1)) }`, "wall or cpu"},

@@ -347,8 +347,12 @@ func (r *remote) takeEvent(f *frame) error {
 	if e.Kind != eventStdout && e.Kind != eventStderr || r.req.Language != languagePython && r.req.Language != languageWasm {
 		e.Kind = eventLog
 	}
-	if len(e.Data) > 0 && !json.Valid(e.Data) {
+	if len(e.Data) > 0 && !validJSON(e.Data) {
 		return fmt.Errorf("%w: data of an event", errFrame)
+	}
+	// Other years have no JSON, and would make the whole record unreadable.
+	if e.Time = e.Time.UTC(); e.Time.Year() < 1970 || e.Time.Year() > 9999 {
+		return fmt.Errorf("%w: time of an event", errFrame)
 	}
 	e.Message = strings.ToValidUTF8(e.Message, "\uFFFD")
 	r.inbox = append(r.inbox, *e)
@@ -370,7 +374,7 @@ func (r *remote) takeCall(f *frame) error {
 		return fmt.Errorf("%w: a call of what was not granted", errFrame)
 	case r.made > l.Calls || r.requests > l.Requests || len(r.calls) >= l.Concurrency+1:
 		return fmt.Errorf("%w: more calls than allowed", errFrame)
-	case len(f.data) > MaxArgs || !json.Valid(f.data):
+	case len(f.data) > MaxArgs || !validJSON(f.data):
 		return fmt.Errorf("%w: arguments of a call", errFrame)
 	case f.call <= r.last || f.call > uint64(l.Calls):
 		return fmt.Errorf("%w: number of a call", errFrame)
@@ -426,7 +430,7 @@ func (r *remote) checkResult(res *Result) error {
 	switch res.Status {
 	case StatusOK:
 		none := r.req.Language == languageWasm && len(res.Value) == 0
-		if res.Error != nil || int64(len(res.Value)) > r.req.Limits.Result || !none && !json.Valid(res.Value) {
+		if res.Error != nil || int64(len(res.Value)) > r.req.Limits.Result || !none && !validJSON(res.Value) {
 			return bad
 		}
 	case StatusError, StatusKilled:

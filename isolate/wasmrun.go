@@ -123,7 +123,7 @@ func (r *wasmRun) Result(value []byte) error {
 	if int64(len(value)) > r.req.Limits.Result {
 		return limitError("result", len(value), r.req.Limits.Result)
 	}
-	if !json.Valid(value) {
+	if !validJSON(value) {
 		return &Error{Kind: KindThrown, Message: "the result given to sandboxd.result is not JSON"}
 	}
 	r.result = bytes.Clone(value)
@@ -172,7 +172,7 @@ func (r *wasmRun) value() (json.RawMessage, *Error) {
 		return r.result, nil
 	}
 	text := bytes.TrimSpace(r.stdout.Bytes())
-	if r.long || len(text) == 0 || !json.Valid(text) {
+	if r.long || len(text) == 0 || !validJSON(text) {
 		return nil, nil
 	}
 	if int64(len(text)) > r.req.Limits.Result {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"hash"
+	"unicode/utf8"
 
 	"sandboxd/isolate/quickjs"
 	"sandboxd/isolate/web"
@@ -30,15 +31,13 @@ func (r *run) webCall(a *quickjs.Args) (quickjs.Value, error) {
 	case opDecode:
 		return r.decode(a)
 	case opEncode:
-		text := a.Text(1)
-		r.worked(copyTime * int64(len(text)))
-		return a.VM().Bytes([]byte(web.ScalarValues(text)))
+		return a.VM().Bytes(r.encode(a.Text(1)))
 	case opEncoding:
 		return a.VM().String(web.EncodingName(a.Text(1)))
 	case opIncomplete:
-		b := a.Bytes(1)
-		r.worked(legacyTime * int64(len(b)))
-		return a.VM().Number(float64(web.Incomplete(b, a.Text(2))))
+		name := a.Text(2)
+		n := web.Incomplete(a.Peek(1), name, func(read int) { r.worked(legacyTime * int64(read)) })
+		return a.VM().Number(float64(n))
 	case opURL:
 		return r.url(a)
 	case opSetURL:
@@ -48,13 +47,13 @@ func (r *run) webCall(a *quickjs.Args) (quickjs.Value, error) {
 		if h == nil {
 			return 0, nil
 		}
-		return r.sum(a, h(), a.Bytes(2))
+		return r.sum(a, h(), a.Peek(2))
 	case opHMAC:
 		h := newHash(a.Text(1))
 		if h == nil {
 			return 0, nil
 		}
-		return r.sum(a, hmac.New(h, a.Bytes(2)), a.Bytes(3))
+		return r.hmac(a, h)
 	}
 	return 0, nil
 }
@@ -70,14 +69,33 @@ const (
 // The limits are looked at every 100 µs of that.
 func (r *run) worked(ns int64) { r.vm.Charge(ns * fuelPerMicrosecond / 1000) }
 
+func (r *run) encode(text string) []byte {
+	out := make([]byte, 0, len(text))
+	for len(text) > 0 {
+		n := min(len(text), web.Piece)
+		for n < len(text) && n > web.Piece-utf8.UTFMax && !utf8.RuneStart(text[n]) {
+			n--
+		}
+		out = append(out, web.ScalarValues(text[:n])...)
+		r.worked(copyTime * int64(n))
+		text = text[n:]
+	}
+	return out
+}
+
 func (r *run) decode(a *quickjs.Args) (quickjs.Value, error) {
-	b, name := a.Bytes(1), a.Text(2)
-	text, ok := web.Decode(b, name, a.Bool(3))
+	name, strict := a.Text(2), a.Bool(3)
 	time := int64(copyTime)
 	if name != "utf-8" {
 		time = legacyTime
 	}
-	r.worked(time * int64(len(b)))
+	text, ok := web.Decode(a.Peek(1), name, strict, func(read, text int) {
+		r.worked(time * int64(read))
+		// It has to fit into the guest's memory; so much is not gathered first.
+		if int64(text) > r.req.Limits.Memory {
+			a.Abort(limitError("memory", text, r.req.Limits.Memory))
+		}
+	})
 	if !ok {
 		return 0, nil
 	}
@@ -126,15 +144,35 @@ func newHash(name string) func() hash.Hash {
 }
 
 // workPiece is how much is digested between two looks at the limits.
-const workPiece = 1 << 20
+const workPiece = 1 << 18
+
+// workLeast is what the digest of nothing takes, as so many bytes.
+const workLeast = 64
 
 func (r *run) sum(a *quickjs.Args, h hash.Hash, b []byte) (quickjs.Value, error) {
-	for {
+	r.write(h, b)
+	return a.VM().Bytes(h.Sum(nil))
+}
+
+func (r *run) hmac(a *quickjs.Args, h func() hash.Hash) (quickjs.Value, error) {
+	// A key that is longer than a block is its sum, which would be made in one
+	// go.
+	key := a.Peek(2)
+	if k := h(); len(key) > k.BlockSize() {
+		r.write(k, key)
+		key = k.Sum(nil)
+	}
+	m := hmac.New(h, key)
+	return r.sum(a, m, a.Peek(3))
+}
+
+// write digests b in pieces.
+func (r *run) write(h hash.Hash, b []byte) {
+	for len(b) > 0 {
 		piece := b[:min(len(b), workPiece)]
 		h.Write(piece)
 		r.worked(digestTime * int64(len(piece)))
-		if b = b[len(piece):]; len(b) == 0 {
-			return a.VM().Bytes(h.Sum(nil))
-		}
+		b = b[len(piece):]
 	}
+	r.worked(digestTime * workLeast)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"sandboxd/isolate/cpython"
 )
@@ -189,6 +190,10 @@ func encodeJSON(v any) ([]byte, error) {
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
+
+// validJSON tells of JSON that is UTF-8 as well: the library takes any bytes for
+// the text of a string, and whoever reads the answer may not.
+func validJSON(b []byte) bool { return utf8.Valid(b) && json.Valid(b) }
 
 func decodeJSON[T any](b []byte) (*T, error) {
 	v := new(T)

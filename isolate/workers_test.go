@@ -101,7 +101,7 @@ func TestHostileWorker(t *testing.T) {
 	for _, mode := range []string{
 		"exit", "empty", "kind", "short", "length", "huge", "descriptor", "other run", "not granted", "fetch", "bad args",
 		"same number", "number before", "waiting unasked", "too many calls", "bad event", "bad level", "much output", "bad result", "odd status", "odd phase",
-		"loaded unasked", "no error", "large result", "memory", "cut event", "more in event", "event data", "unknown field", "result not JSON",
+		"loaded unasked", "no error", "large result", "memory", "cut event", "more in event", "event data", "event of another age", "event before time", "event data not text", "result not text", "args not text", "unknown field", "result not JSON",
 	} {
 		t.Run(mode, func(t *testing.T) {
 			p := hostilePool(t, mode)

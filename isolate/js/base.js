@@ -20,7 +20,7 @@ const promiseResolve = Promise.resolve.bind(Promise);
 const mapGet = uncurry(Map.prototype.get), mapSet = uncurry(Map.prototype.set), mapDelete = uncurry(Map.prototype.delete);
 const push = uncurry(Array.prototype.push), join = uncurry(Array.prototype.join), includes = uncurry(Array.prototype.includes);
 const slice = uncurry(Array.prototype.slice), toLower = uncurry(String.prototype.toLowerCase), trim = uncurry(String.prototype.trim);
-const split = uncurry(String.prototype.split), charCode = uncurry(String.prototype.charCodeAt);
+const split = uncurry(String.prototype.split), charCode = uncurry(String.prototype.charCodeAt), sliceText = uncurry(String.prototype.slice);
 const hasOwn = uncurry(Object.prototype.hasOwnProperty);
 const then = uncurry(Promise.prototype.then);
 const testRegExp = uncurry(RegExp.prototype.exec);

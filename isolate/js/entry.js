@@ -89,19 +89,24 @@ function fire(id) {
   apply(timer.callback, globalThis, timer.args);
 }
 
+// What is told of a value is cut again outside, where it is not the code's memory
+// that it takes.
+const maxTold = 16384;
+const told = (v) => { const s = toText(v); return s.length > maxTold ? sliceText(s, 0, maxTold) : s; };
+
 // describe tells about a value that was thrown or rejected.
 function describe(e, result = false) {
   const out = { result };
   try {
     if (e !== null && typeof e === 'object' && ('message' in e || 'stack' in e)) {
-      out.name = toText(e.name === undefined ? 'Error' : e.name);
-      out.message = toText(e.message === undefined ? '' : e.message);
-      if (typeof e.stack === 'string') out.stack = e.stack;
-      if (e.cause !== undefined) out.cause = inspect(e.cause);
+      out.name = told(e.name === undefined ? 'Error' : e.name);
+      out.message = told(e.message === undefined ? '' : e.message);
+      if (typeof e.stack === 'string') out.stack = told(e.stack);
+      if (e.cause !== undefined) out.cause = told(inspect(e.cause));
       if (weakHas(hostErrors, e)) out.kind = 'binding';
     } else {
       out.name = 'thrown';
-      out.message = inspect(e);
+      out.message = told(inspect(e));
     }
   } catch {
     out.name = 'thrown';

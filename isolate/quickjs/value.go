@@ -14,6 +14,9 @@ type Args struct {
 	N int
 }
 
+// Abort ends the VM with err from within the host function, and does not return.
+func (a *Args) Abort(err error) { a.vm.abort(err) }
+
 // VM is the caller.
 func (a *Args) VM() *VM { return a.vm }
 
@@ -56,14 +59,15 @@ func (a *Args) IsText(i int) bool {
 	return i < a.N && a.vm.must(fnIsString, uint64(a.ptr[i])) != 0
 }
 
-// Bytes copies the content of an Uint8Array.
-func (a *Args) Bytes(i int) []byte {
+// Peek gives the content of an Uint8Array where it lies: it is to be read, and
+// before anything else is asked of the VM.
+func (a *Args) Peek(i int) []byte {
 	p, n := a.view(i)
 	b, ok := a.vm.mod.Memory().Read(p, n)
 	if !ok {
 		a.vm.abort(errGuest("view outside its memory"))
 	}
-	return bytes.Clone(b)
+	return b
 }
 
 // view is where the content of an Uint8Array lies.

@@ -12,32 +12,80 @@ import (
 	"golang.org/x/text/transform"
 )
 
+// Piece is how many bytes are decoded at a time.
+const Piece = 64 << 10
+
 // Decode makes text of bytes in an encoding by its name. Every longest part
 // that could begin a character and does not becomes one U+FFFD, as the Encoding
 // Standard says; if strict there is no text then.
-func Decode(b []byte, name string, strict bool) (text string, ok bool) {
+//
+// After each piece worked is told how many bytes were read and how many the text
+// has so far. It may panic to end the work: so the caller keeps time and memory
+// within bounds.
+func Decode(b []byte, name string, strict bool, worked func(read, text int)) (text string, ok bool) {
+	decode := decoderOf(name)
+	if decode == nil {
+		return "", false
+	}
+	var s strings.Builder
+	for len(b) > 0 {
+		piece := b[:min(len(b), Piece)]
+		part, n, ok := decode(piece, len(piece) == len(b), strict)
+		if !ok {
+			return "", false
+		}
+		s.WriteString(part)
+		b = b[n:]
+		worked(n, s.Len())
+	}
+	return s.String(), true
+}
+
+// A pieceDecoder decodes a piece, of which it leaves what waits for the next one
+// unless it is the last, and says how much it read.
+type pieceDecoder func(piece []byte, last, strict bool) (text string, read int, ok bool)
+
+func decoderOf(name string) pieceDecoder {
 	switch name {
 	case "utf-8":
-		return decodeUTF8(b, strict)
+		return decodeUTF8
 	case "utf-16le":
-		return decodeUTF16(b, binary.LittleEndian, strict)
+		return utf16Decoder(binary.LittleEndian)
 	case "utf-16be":
-		return decodeUTF16(b, binary.BigEndian, strict)
+		return utf16Decoder(binary.BigEndian)
 	}
+	return legacyDecoder(name)
+}
+
+func legacyDecoder(name string) pieceDecoder {
 	e, err := htmlindex.Get(name)
 	if err != nil {
-		return "", false
+		return nil
 	}
-	out, err := e.NewDecoder().Bytes(b)
-	if err != nil {
-		return "", false
+	d, single := e.NewDecoder(), strings.HasPrefix(name, "iso-8859-") || strings.HasPrefix(name, "windows-")
+	var dst [4096]byte
+	return func(piece []byte, last, strict bool) (string, int, bool) {
+		var s strings.Builder
+		read := 0
+		for {
+			written, n, err := d.Transform(dst[:], piece[read:], last)
+			s.Write(dst[:written])
+			read += n
+			if errors.Is(err, transform.ErrShortDst) && written > 0 {
+				continue
+			}
+			if err != nil && (last || read == 0 || !errors.Is(err, transform.ErrShortSrc)) {
+				return "", 0, false
+			}
+			break
+		}
+		text := s.String()
+		if single {
+			text = withControls(piece, text)
+		}
+		// No other encoding has U+FFFD for a character.
+		return text, read, !strict || !strings.ContainsRune(text, utf8.RuneError)
 	}
-	text = string(out)
-	if strings.HasPrefix(name, "iso-8859-") || strings.HasPrefix(name, "windows-") {
-		text = withControls(b, text)
-	}
-	// No other encoding has U+FFFD for a character.
-	return text, !strict || !strings.ContainsRune(text, utf8.RuneError)
 }
 
 // withControls gives the bytes of 0x80 to 0x9f in a text of one byte for each
@@ -53,8 +101,8 @@ func withControls(b []byte, text string) string {
 }
 
 // Incomplete is how many bytes at the end of b wait for the rest of their
-// character.
-func Incomplete(b []byte, name string) int {
+// character. worked is told of each piece that was read, as by Decode.
+func Incomplete(b []byte, name string, worked func(read int)) int {
 	e, err := htmlindex.Get(name)
 	if err != nil {
 		return 0
@@ -64,6 +112,7 @@ func Incomplete(b []byte, name string) int {
 	for {
 		_, read, err := d.Transform(dst[:], b, false)
 		b = b[read:]
+		worked(read)
 		switch {
 		case errors.Is(err, transform.ErrShortSrc) && len(b) < maxCharacter:
 			return len(b)
@@ -94,13 +143,17 @@ func EncodingName(label string) string {
 	return name
 }
 
-func decodeUTF8(b []byte, strict bool) (string, bool) {
+func decodeUTF8(b []byte, last, strict bool) (string, int, bool) {
+	if !last {
+		b = b[:len(b)-waiting(b)]
+	}
 	if utf8.Valid(b) {
-		return string(b), true
+		return string(b), len(b), true
 	}
 	if strict {
-		return "", false
+		return "", 0, false
 	}
+	all := len(b)
 	var s strings.Builder
 	s.Grow(len(b) + len(b)/8)
 	for len(b) > 0 {
@@ -111,7 +164,20 @@ func decodeUTF8(b []byte, strict bool) (string, bool) {
 		s.WriteRune(r)
 		b = b[n:]
 	}
-	return s.String(), true
+	return s.String(), all, true
+}
+
+// waiting is how many bytes at the end begin a character that is not complete.
+func waiting(b []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
+		if end := b[len(b)-n:]; utf8.RuneStart(end[0]) {
+			if utf8.FullRune(end) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
 }
 
 // subpart is how many bytes of ill-formed UTF-8 one U+FFFD stands for.
@@ -141,6 +207,19 @@ func subpart(b []byte) int {
 		n++
 	}
 	return n
+}
+
+func utf16Decoder(order binary.ByteOrder) pieceDecoder {
+	return func(b []byte, last, strict bool) (string, int, bool) {
+		if !last {
+			b = b[:len(b)&^1]
+			if c := order.Uint16(b[len(b)-2:]); c >= 0xd800 && c < 0xdc00 {
+				b = b[:len(b)-2]
+			}
+		}
+		text, ok := decodeUTF16(b, order, strict)
+		return text, len(b), ok
+	}
 }
 
 func decodeUTF16(b []byte, order binary.ByteOrder, strict bool) (string, bool) {

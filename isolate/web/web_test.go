@@ -47,6 +47,9 @@ func TestSetURL(t *testing.T) {
 	}
 }
 
+// read is for those whom it does not matter how far Decode is.
+func read(int, int) {}
+
 func TestDecode(t *testing.T) {
 	for _, c := range []struct {
 		bytes, name, want string
@@ -61,12 +64,12 @@ func TestDecode(t *testing.T) {
 		{"\x80\xe9", "iso-8859-2", "\u0080é", true},
 		{"\x82\xa0\xff", "shift_jis", "あ\uFFFD", false},
 	} {
-		got, ok := Decode([]byte(c.bytes), c.name, false)
-		if _, strict := Decode([]byte(c.bytes), c.name, true); got != c.want || !ok || strict != c.strict {
+		got, ok := Decode([]byte(c.bytes), c.name, false, read)
+		if _, strict := Decode([]byte(c.bytes), c.name, true, read); got != c.want || !ok || strict != c.strict {
 			t.Errorf("%q as %s: %q %v, strict %v", c.bytes, c.name, got, ok, strict)
 		}
 	}
-	if _, ok := Decode(nil, "no such", false); ok {
+	if _, ok := Decode(nil, "no such", false, read); ok {
 		t.Error("an encoding that there is not")
 	}
 	for label, want := range map[string]string{"latin1": "windows-1252", "sjis": "shift_jis", "iso-2022-kr": "", " utf-8": "", "utf-7": "", "": ""} {
@@ -78,12 +81,48 @@ func TestDecode(t *testing.T) {
 		bytes, name string
 		want        int
 	}{{"a\x82", "shift_jis", 1}, {"a\x82\xa0", "shift_jis", 0}, {strings.Repeat("a", 10000) + "\x81\x30\x81", "gb18030", 3}, {"", "gbk", 0}, {"\xff\xff", "euc-kr", 0}} {
-		if got := Incomplete([]byte(c.bytes), c.name); got != c.want {
+		if got := Incomplete([]byte(c.bytes), c.name, func(int) {}); got != c.want {
 			t.Errorf("%d bytes at the end of %s wait, want %d", got, c.name, c.want)
 		}
 	}
 	if got := ScalarValues("a\xed\xa0\x80\xed\xb0\x80b€"); got != "a\uFFFD\uFFFDb€" {
 		t.Errorf("scalar values %q", got)
+	}
+}
+
+// TestDecodePieces: what is longer than a piece comes out as if there were none,
+// wherever they end, and the caller hears of each.
+func TestDecodePieces(t *testing.T) {
+	for name, unit := range map[string]string{
+		"utf-8": "a€😀\xe2\x82\xf0\x9f\x98\xff", "utf-16le": "a\x00\x3d\xd8\x00\xde\x3d\xd8b\x00", "utf-16be": "\xd8\x3d\xde\x00\x00a",
+		"windows-1252": "\x80\x81é", "iso-8859-2": "\x80\xe9", "shift_jis": "\x82\xa0a\xff", "gb18030": "\x81\x30\x81\x30a", "euc-kr": "\xb0\xa1a",
+		"big5": "\xa4\x40a", "iso-2022-jp": "\x1b$B$\"$\"\x1b(Ba",
+	} {
+		for shift := range 4 {
+			begin := strings.Repeat("a", shift)
+			if strings.HasPrefix(name, "utf-16") {
+				begin = strings.Repeat("\x00a", shift)
+			}
+			one, ok := Decode([]byte(unit), name, false, read)
+			start, _ := Decode([]byte(begin), name, false, read)
+			const times = 3 * Piece / 4
+			heard, last := 0, 0
+			got, ok2 := Decode([]byte(begin+strings.Repeat(unit, times)), name, false, func(read, text int) {
+				if read <= 0 || read > Piece || text < last {
+					t.Errorf("%s: a piece of %d bytes, %d of text after %d", name, read, text, last)
+				}
+				heard, last = heard+read, text
+			})
+			if want := start + strings.Repeat(one, times); !ok || !ok2 || got != want {
+				t.Errorf("%s shifted by %d: %d bytes of text, want %d", name, shift, len(got), len(want))
+			}
+			if heard != len(begin)+times*len(unit) || last != len(got) {
+				t.Errorf("%s: heard of %d bytes and %d of text", name, heard, last)
+			}
+			if _, strict := Decode([]byte(begin+strings.Repeat(unit, times)), name, true, read); strict != !strings.ContainsRune(one, utf8.RuneError) {
+				t.Errorf("%s: strict %v", name, strict)
+			}
+		}
 	}
 }
 
@@ -115,14 +154,14 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte("a\xe2\x82\xac\x1b$B\xff"), name)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, name string) {
-		text, ok := Decode(b, name, false)
+		text, ok := Decode(b, name, false, read)
 		if ok && !utf8.ValidString(text) {
 			t.Errorf("%q as %s is %q", b, name, text)
 		}
 		if name == "utf-8" && utf8.Valid(b) && text != string(b) {
 			t.Errorf("%q is %q", b, text)
 		}
-		if n := Incomplete(b, name); n < 0 || n > len(b) {
+		if n := Incomplete(b, name, func(int) {}); n < 0 || n > len(b) {
 			t.Errorf("%d of %d bytes wait", n, len(b))
 		}
 	})
