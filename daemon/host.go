@@ -31,23 +31,38 @@ type host struct {
 	bytesOut atomic.Int64
 	bytesIn  atomic.Int64
 	ended    atomic.Bool
+	ctx      context.Context // of the run
+	begun    bool            // begin was called, with that error; of the run's goroutine
+	failed   error
 }
 
-var _ isolate.Host = (*host)(nil)
+var _ isolate.StartHost = (*host)(nil)
 
-// newHost prepares what the run may reach.
-func (d *Daemon) newHost(ctx context.Context, r *run, p *plan) (*host, error) {
-	h := &host{d: d, run: r, plan: p, release: func() {}}
-	if !p.fetch {
-		return h, nil
+// Started implements isolate.StartHost: the worker computes while the run is put
+// on record.
+func (h *host) Started() error {
+	if !h.begun {
+		h.begun, h.failed = true, h.begin()
 	}
-	release, err := d.egress.use(ctx, r.tenant, p.profile.Egress)
+	return h.failed
+}
+
+// begin puts the run on record and prepares what it may reach.
+func (h *host) begin() error {
+	d, r, p := h.d, h.run, h.plan
+	if err := d.recordStart(h.ctx, r, p); err != nil {
+		return err
+	}
+	if err := d.keepCode(h.ctx, p); err != nil || !p.fetch {
+		return err
+	}
+	release, err := d.egress.use(h.ctx, r.tenant, p.profile.Egress)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	h.release = release
 	h.client = &http.Client{Transport: d.net.Fetch(r.tenant, r.id), CheckRedirect: h.redirect}
-	return h, nil
+	return nil
 }
 
 func (h *host) close() {

@@ -102,13 +102,10 @@ func covers(pattern, host string) bool {
 	return pattern == host || strings.HasSuffix(strings.TrimPrefix(host, "*"), suffix)
 }
 
-// executeIsolate runs the plan in the pool.
+// executeIsolate runs the plan in the pool, which has the host put it on record
+// when a worker has it.
 func (d *Daemon) executeIsolate(ctx context.Context, r *run, p *plan) {
-	h, err := d.newHost(ctx, r, p)
-	if err != nil {
-		d.refuse(ctx, r, err)
-		return
-	}
+	h := &host{d: d, run: r, plan: p, ctx: ctx, release: func() {}}
 	defer h.close()
 	req := isolateRequest(r, p)
 	answers, recorder := d.recorded(p, req, h)
@@ -116,6 +113,11 @@ func (d *Daemon) executeIsolate(ctx context.Context, r *run, p *plan) {
 		defer recorder.Close()
 	}
 	result, err := d.pool.Run(ctx, req, answers)
+	// If it ended before a worker had it, it is put on record now.
+	if err := h.Started(); err != nil {
+		d.refuse(ctx, r, err)
+		return
+	}
 	if err != nil {
 		r.notRecorded(p, "the run came to no end of its own")
 		d.failIsolate(ctx, r, err)

@@ -61,7 +61,7 @@ func (d *Daemon) handleRun(q *request) error {
 	return d.startRun(q, r, func() (*plan, error) { return d.planRun(q.tenant, &req, modules, main) })
 }
 
-// startRun registers a run, plans, records and starts it, and answers.
+// startRun registers a run, plans and starts it, and answers.
 func (d *Daemon) startRun(q *request, r *run, plan func() (*plan, error)) error {
 	if !d.begin() {
 		return errStopping
@@ -78,17 +78,11 @@ func (d *Daemon) startRun(q *request, r *run, plan func() (*plan, error)) error 
 		r.mu.Lock()
 		r.record.Environment, r.record.Deterministic = p.environment, p.deterministic
 		r.mu.Unlock()
-		start := runStart{Phase: "start", Environment: p.environment, Language: p.request.Language, CodeSHA256: r.codeSHA}
-		if p.function != nil {
-			start.Function = p.function.name
-		}
-		_, err = d.record(ctx, audit.Record{Kind: audit.KindRun, Tenant: r.tenant, RunID: r.id, Caller: r.caller, Fields: start})
 	}
 	if err != nil {
 		d.refuse(ctx, r, err)
 		return d.answerRun(q, r)
 	}
-	r.events.append(api.Event{Type: api.EventStarted, RunID: r.id})
 	isolated := p.environment == api.EnvironmentIsolate
 	if isolated {
 		// An isolate's run ends with the connection that asked for it.
@@ -266,15 +260,32 @@ func lower(granted policy.Limits, req *policy.Limits) (policy.Limits, error) {
 
 // execute runs the plan and completes the record.
 func (d *Daemon) execute(ctx context.Context, r *run, p *plan) {
-	if err := d.keepCode(ctx, p); err != nil {
+	if p.environment == policy.Isolate {
+		d.executeIsolate(ctx, r, p)
+		return
+	}
+	err := d.recordStart(ctx, r, p)
+	if err == nil {
+		err = d.keepCode(ctx, p)
+	}
+	if err != nil {
 		d.refuse(ctx, r, err)
 		return
 	}
-	if p.environment == policy.Isolate {
-		d.executeIsolate(ctx, r, p)
-	} else {
-		d.executeInJail(ctx, r, p)
+	d.executeInJail(ctx, r, p)
+}
+
+// recordStart writes that the run starts, and tells those who follow.
+func (d *Daemon) recordStart(ctx context.Context, r *run, p *plan) error {
+	start := runStart{Phase: "start", Environment: p.environment, Language: p.request.Language, CodeSHA256: r.codeSHA}
+	if p.function != nil {
+		start.Function = p.function.name
 	}
+	if _, err := d.record(ctx, audit.Record{Kind: audit.KindRun, Tenant: r.tenant, RunID: r.id, Caller: r.caller, Fields: start}); err != nil {
+		return err
+	}
+	r.events.append(api.Event{Type: api.EventStarted, RunID: r.id})
+	return nil
 }
 
 // keepCode puts the code beside the records; that of a deployment once.

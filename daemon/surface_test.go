@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"sandboxd/daemon/api"
+	"sandboxd/daemon/data"
 )
 
 func TestNothingRunsUnrecorded(t *testing.T) {
@@ -21,6 +23,13 @@ func TestNothingRunsUnrecorded(t *testing.T) {
 	r, err := d.api.Run(ctx, "t-a", js(`export default () => 1`))
 	if err != nil || r.Status != api.StatusRefused || r.Error.Code != api.CodeInternal || r.Error.Hint == "" {
 		t.Errorf("a run without a record: %+v, %v", r, err)
+	}
+	effect := js(`export default async (_, env) => { await env.KV.put("k", 1) }`)
+	if r, err := d.api.Run(ctx, "t-a", effect); err != nil || r.Status != api.StatusRefused || r.Phase != "not_started" {
+		t.Errorf("an effect without a record: %+v, %v", r, err)
+	}
+	if v, err := d.data.KV("t-a").Get(ctx, "k"); !errors.Is(err, data.ErrNotFound) {
+		t.Errorf("the run has written %s, %v", v, err)
 	}
 	status, _ := post(t, d, "/v1/tenants/t-a/run", `{"language":"js","code":"export default () => 1"}`)
 	if status != http.StatusServiceUnavailable {

@@ -63,6 +63,11 @@ func (p *inProcess) Run(ctx context.Context, req *Request, host Host) (*Result, 
 	if req.Function != nil {
 		job = functionJob(req)
 	}
+	if h, ok := host.(StartHost); ok {
+		if err := h.Started(); err != nil {
+			return nil, err
+		}
+	}
 	if err := p.enter(); err != nil {
 		return nil, err
 	}

@@ -18,6 +18,10 @@ type remote struct {
 	id   uint64
 	req  *Request
 	host Host
+	// start is host, if that has something to do first; begun is closed when it
+	// has done it.
+	start StartHost
+	begun chan struct{}
 	// order is host, if that wants to know the order of answers.
 	order OrderHost
 	ctx   context.Context
@@ -30,8 +34,10 @@ type remote struct {
 
 	mu         sync.Mutex
 	loading    bool        // the module is being compiled
+	starting   bool        // the host has not begun: nobody reads what the worker says
 	late       *time.Timer // kills the worker if it keeps the run
 	over       bool        // nothing may kill the worker for this run any more
+	refused    bool        // by the host: it gets nothing of this run
 	overstayed bool        // it is why the worker was killed
 	inbox      []Event
 	result     *Result
@@ -57,6 +63,9 @@ func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host
 	}
 	r := &remote{w: w, id: id, req: req, host: host, notify: make(chan struct{}, 1), loaded: loaded}
 	r.order, _ = host.(OrderHost)
+	if r.start, _ = host.(StartHost); r.start != nil {
+		r.begun, r.starting = make(chan struct{}), true
+	}
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithCancel(ctx)
 	defer r.group.Wait()
@@ -84,7 +93,30 @@ func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host
 	if err := w.conn.Send(b); err != nil {
 		w.fail("it takes no request", err)
 	}
+	if err := r.begin(); err != nil {
+		r.cancel()
+		// What is said meanwhile is for nobody; see wait. When the worker has
+		// given the run back, nothing of it is left.
+		_, _ = r.wait(ctx)
+		return nil, err
+	}
 	return r.wait(ctx)
+}
+
+// begin has the host do what comes before all that the worker may ask and say.
+// Calls wait for it, and the rest is not looked at before.
+func (r *remote) begin() error {
+	if r.start == nil {
+		return nil
+	}
+	err := r.start.Started()
+	r.mu.Lock()
+	r.starting, r.refused = false, err != nil
+	r.mu.Unlock()
+	if err == nil {
+		close(r.begun)
+	}
+	return err
 }
 
 // wallReason is why a worker ends that keeps a run.
@@ -106,6 +138,12 @@ func (r *remote) endLocked(d time.Duration, reason string) {
 	}
 	r.late = time.AfterFunc(d, func() {
 		r.mu.Lock()
+		if r.starting {
+			// The run may have ended long ago.
+			r.late.Reset(overstay)
+			r.mu.Unlock()
+			return
+		}
 		over := r.over
 		r.overstayed = !over
 		r.mu.Unlock()
@@ -145,11 +183,7 @@ func (r *remote) cancel() {
 // most do, wakes nobody but the goroutine that answers with it.
 func (r *remote) wait(ctx context.Context) (*Result, error) {
 	for {
-		events, res := r.drain()
-		for _, e := range events {
-			r.host.Event(e)
-		}
-		if res != nil {
+		if res := r.handOn(); res != nil {
 			return res, nil
 		}
 		select {
@@ -166,11 +200,7 @@ func (r *remote) wait(ctx context.Context) (*Result, error) {
 
 // lost is how a run ends whose worker is dead.
 func (r *remote) lost(ctx context.Context) (*Result, error) {
-	events, res := r.drain()
-	for _, e := range events {
-		r.host.Event(e)
-	}
-	if res != nil {
+	if res := r.handOn(); res != nil {
 		return res, nil
 	}
 	r.mu.Lock()
@@ -231,12 +261,18 @@ func (r *remote) killed(e *Error) *Result {
 	return &Result{Status: StatusKilled, Phase: r.phase(), Error: e, Usage: u}
 }
 
-func (r *remote) drain() ([]Event, *Result) {
+// handOn gives the host what has come in, and is the result if there is one.
+func (r *remote) handOn() *Result {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	events := r.inbox
+	events, res, refused := r.inbox, r.result, r.refused
 	r.inbox = nil
-	return events, r.result
+	r.mu.Unlock()
+	if !refused {
+		for _, e := range events {
+			r.host.Event(e)
+		}
+	}
+	return res
 }
 
 func (r *remote) wake() {
@@ -389,7 +425,7 @@ func (r *remote) takeCall(f *frame) error {
 		r.order.Called(c.Nth)
 	}
 	r.group.Go(func() {
-		value, err := r.host.Call(ctx, c)
+		value, err := r.ask(ctx, c)
 		cancel()
 		r.mu.Lock()
 		delete(r.calls, id)
@@ -397,6 +433,18 @@ func (r *remote) takeCall(f *frame) error {
 		r.reply(id, value, err)
 	})
 	return nil
+}
+
+// ask has the host answer a call, when it has begun.
+func (r *remote) ask(ctx context.Context, c Call) (json.RawMessage, error) {
+	if r.begun != nil {
+		select {
+		case <-r.begun:
+		case <-r.ctx.Done():
+			return nil, r.ctx.Err()
+		}
+	}
+	return r.host.Call(ctx, c)
 }
 
 // reply sends the answer of a call.

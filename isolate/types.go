@@ -103,6 +103,18 @@ type OrderHost interface {
 	Waiting(taken int)
 }
 
+// A StartHost is a Host that has something to put on record before its run may
+// have any effect, and does it while the worker is at work already.
+type StartHost interface {
+	Host
+	// Started is called at most once, on Run's goroutine, when the request is on
+	// its way to a worker. Until it has returned no call is answered, no event
+	// handed on and no result taken. With an error none of that ever happens: the
+	// run is ended and Run returns the error. A run that ends before it got to a
+	// worker may have it not called.
+	Started() error
+}
+
 // A Call is one host call of a run.
 type Call struct {
 	// Nth counts the calls of a run from 1, in the order in which the code made
