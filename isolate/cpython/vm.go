@@ -177,7 +177,7 @@ func (vm *VM) forget() {
 
 func (vm *VM) cool() error {
 	vm.call = nil
-	return nil
+	return vm.inst.Cool()
 }
 
 // trim gives back what is only there to be quicker.

@@ -32,7 +32,7 @@ func TestDelta(t *testing.T) {
 			t.Fatalf("round %d: the memory is not as the one that the delta is of", round)
 		}
 		other.bytes()[1*hostPage]++
-		if _, err := other.Reset(); err != nil {
+		if _, err := other.Reset(0); err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(other.bytes(), want) {

@@ -111,22 +111,36 @@ func testReset(t *testing.T, blind bool) {
 		for _, p := range []int{0, 9, 101} {
 			write(m, p)
 		}
-		if _, err := m.Reset(); err != nil {
+		held := m.warm
+		most := uint64(round%3) * 9 * hostPage
+		added, err := m.Reset(most)
+		if err != nil {
 			t.Fatal(err)
 		}
 		if !blind {
-			if own, err := m.Own(); err != nil || own > img.Hot() {
-				t.Fatalf("round %d: %d bytes are held, %d are hot: %v", round, own, img.Hot(), err)
+			want := img.Hot()
+			if added < most {
+				want += min(held+added, maxWarm)
+			}
+			if own, err := m.Own(); err != nil || own > want {
+				t.Fatalf("round %d: %d bytes are held, %d may be: %v", round, own, want, err)
 			}
 		}
 		if !bytes.Equal(m.bytes(), want) {
 			t.Fatalf("round %d: the memory is not as new", round)
 		}
 	}
+	err := m.Cool()
+	if own, oerr := m.Own(); !blind && (err != nil || oerr != nil || own > img.Hot()) {
+		t.Errorf("cooled, it holds %d bytes of its own: %v, %v", own, err, oerr)
+	}
+	if err != nil || !bytes.Equal(m.bytes(), want) {
+		t.Errorf("cooled, it is not as new: %v", err)
+	}
 	for i := range m.bytes() {
 		m.bytes()[i] = 0xff
 	}
-	if _, err := m.Reset(); err != nil || !bytes.Equal(m.bytes(), want) {
+	if _, err := m.Reset(9 * hostPage); err != nil || !bytes.Equal(m.bytes(), want) {
 		t.Errorf("written all over, it is not as new: %v", err)
 	}
 }
@@ -153,7 +167,7 @@ func TestGrowth(t *testing.T) {
 	if m.Reallocate(7*PageSize) != nil || wanted != 7*PageSize {
 		t.Errorf("more than the limit is given; over was told %d", wanted)
 	}
-	if _, err := m.Reset(); err == nil {
+	if _, err := m.Reset(0); err == nil {
 		t.Error("a memory that has grown is taken for clean")
 	}
 }

@@ -19,7 +19,9 @@ type Memory struct {
 	base     unsafe.Pointer
 	reserved uint64
 	size     uint64
-	err      error // why Allocate failed; instantiation must then fail
+	err      error  // why Allocate failed; instantiation must then fail
+	rest     []span // for Reset
+	warm     uint64 // what the last Reset kept beside the hot pages
 	// limit is the largest size that the instance may grow to; beyond it, over
 	// is called and may panic.
 	limit uint64

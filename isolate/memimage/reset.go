@@ -14,25 +14,28 @@ func (m *Memory) Drop() error {
 	if err := m.grown(); err != nil {
 		return err
 	}
+	m.warm = 0
 	return m.drop(span{0, m.size})
 }
 
 // Reset makes the memory read as the image again: of the pages that it has
 // written, those that nearly every call writes are overwritten with the image's
-// content, all others are dropped. A page fault costs ten times as much as the
-// copy of a page. dropped is how much that was, in bytes, 0 where the kernel does
-// not tell what was written. A memory that has grown cannot be reset.
-func (m *Memory) Reset() (dropped uint64, err error) {
+// content. So are the others, since a call like this one may be next, unless
+// they are more than maxWarm or the call has added as much as most: then they
+// are dropped. A page fault costs ten times as much as the copy of a page. added
+// is how many bytes the call has added to these, 0 where the kernel does not tell
+// what was written. Cool drops what is kept beyond the hot pages. A memory that
+// has grown cannot be reset.
+func (m *Memory) Reset(most uint64) (added uint64, err error) {
 	if err := m.grown(); err != nil {
 		return 0, err
 	}
 	if m.img.pagemap == nil {
 		return 0, m.resetBlindly()
 	}
-	var drop span
 	hot := m.img.hot
 	b := m.bytes()
-	var failed error
+	rest, n := m.rest[:0], uint64(0)
 	err = m.pages(func(p uint64, state page) {
 		if state&ours == 0 {
 			return
@@ -44,22 +47,47 @@ func (m *Memory) Reset() (dropped uint64, err error) {
 			copy(b[p:p+hostPage], m.img.all[p:p+hostPage])
 			return
 		}
-		if drop.to != p {
-			if err := m.drop(drop); err != nil {
-				failed = err
-			}
-			drop.from = p
-		}
-		drop.to = p + hostPage
-		dropped += hostPage
+		rest = extend(rest, p, 0)
+		n += hostPage
 	})
-	if err == nil {
-		err = failed
+	if cap(rest) <= keepRest {
+		m.rest = rest
 	}
-	if err == nil {
-		err = m.drop(drop)
+	if err != nil {
+		return 0, err
 	}
-	return dropped, err
+	added = n - min(n, m.warm)
+	keep := n <= maxWarm && added < most
+	m.warm = 0
+	if keep {
+		m.warm = n
+	}
+	for _, s := range rest {
+		if keep {
+			copy(s.of(b), s.of(m.img.all))
+		} else if err := m.drop(s); err != nil {
+			return 0, err
+		}
+	}
+	return added, nil
+}
+
+const (
+	// maxWarm bounds what a memory keeps of its own beside the hot pages until it
+	// is cooled, in bytes: some kinds of small calls one after the other.
+	maxWarm = 128 << 10
+	// keepRest is how many spans it keeps room for between two resets.
+	keepRest = 64
+)
+
+// Cool drops the pages that Reset has kept beyond the hot ones. The memory must
+// read as the image.
+func (m *Memory) Cool() error {
+	if m.img.pagemap == nil {
+		return nil // nothing is kept
+	}
+	_, err := m.Reset(0)
+	return err
 }
 
 // resetBlindly is Reset without knowing what was written.

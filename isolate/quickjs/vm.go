@@ -261,10 +261,7 @@ func (vm *VM) reset() error {
 	return err
 }
 
-func (vm *VM) cool() error {
-	vm.inst.Cool()
-	return nil
-}
+func (vm *VM) cool() error { return vm.inst.Cool() }
 
 // trim gives back what is only there to be quicker.
 func (vm *VM) trim() error { return vm.inst.Trim() }

@@ -248,11 +248,11 @@ func (i *Instance) Restore() (far bool, err error) {
 	if i.depth != 0 {
 		return false, errUnderWay
 	}
-	dropped, err := i.Mem.Reset()
+	added, err := i.Mem.Reset(deep)
 	if err != nil {
 		return false, err
 	}
-	far = dropped >= deep
+	far = added >= deep
 	if far {
 		i.frames = nil
 	}
@@ -260,8 +260,12 @@ func (i *Instance) Restore() (far bool, err error) {
 	return far, nil
 }
 
-// Cool gives the machine stacks back. They are had again for some microseconds.
-func (i *Instance) Cool() { i.frames = nil }
+// Cool gives back the machine stacks of the instance, which is as new, and what
+// of its memory not every call writes. It is had again for some microseconds.
+func (i *Instance) Cool() error {
+	i.frames = nil
+	return i.Mem.Cool()
+}
 
 // Trim gives back what the instance, which is as new, holds to be quicker.
 func (i *Instance) Trim() error {
