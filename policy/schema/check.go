@@ -191,7 +191,7 @@ func want(e *jsonschema.ValidationError) string {
 	case *kind.Pattern:
 		return "must match " + short(k.Want)
 	case *kind.Format:
-		if k.Want == "regex" {
+		if k.Want == regexFormat || k.Want == "regex" {
 			return fmt.Sprintf("must be a pattern: %v", k.Err)
 		}
 		return "must be a " + k.Want

@@ -129,9 +129,6 @@ func (s *Schema) compile() (*instance, error) {
 	c.UseLoader(noLoader{})
 	c.UseRegexpEngine(f.regexp)
 	c.AssertFormat()
-	c.RegisterVocabulary(&jsonschema.Vocabulary{URL: "vocabulary:fuel",
-		Compile: func(*jsonschema.CompilerContext, map[string]any) (jsonschema.SchemaExt, error) { return f, nil }})
-	c.AssertVocabs()
 	if err := c.AddResource(bytesURL, bytesSchema); err != nil {
 		return nil, fmt.Errorf("schema: %w", err)
 	}
@@ -144,6 +141,9 @@ func (s *Schema) compile() (*instance, error) {
 	}
 	if err != nil {
 		return nil, explain(err)
+	}
+	if err := f.meter(sch); err != nil {
+		return nil, &Error{Message: err.Error()}
 	}
 	return &instance{sch, f}, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -96,7 +98,22 @@ func TestCost(t *testing.T) {
 	doubling += `"z":{"minimum":1}},"$ref":"#/$defs/a"}`
 	tree := `{"properties":{"a":{"anyOf":[{"$ref":"#"},{"$ref":"#"},{"$ref":"#"}]},"b":false}}`
 	deep := strings.Repeat(`{"a":`, 60) + `{"b":1}` + strings.Repeat(`}`, 60)
+	branches := `{"$defs":{"a":{"$ref":"#/$defs/b","properties":{"x":{"$ref":"#/$defs/a"}}},"b":{"properties":{"x":{"$ref":"#/$defs/a"}}}}`
+	// Each level is looked at twice.
+	nested := strings.Repeat(`{"x":`, 60) + `1` + strings.Repeat(`}`, 60)
+	numbers := strings.TrimSuffix(strings.Repeat("123456789,", 90_000), ",")
+	enum := make([]string, 3000)
+	for i := range enum {
+		enum[i] = strconv.Itoa(i)
+	}
 	for name, tt := range map[string]struct{ schema, value string }{
+		"branches under not":      {branches + `,"not":{"not":{"$ref":"#/$defs/a"}}}`, nested},
+		"branches, older draft":   {`{"$schema":"http://json-schema.org/draft-07/schema#","definitions":{"a":{"allOf":[{"properties":{"x":{"$ref":"#/definitions/a"}}},{"properties":{"x":{"$ref":"#/definitions/a"}}}],"type":"object"}},"$ref":"#/definitions/a"}`, nested},
+		"paths of many faults":    {`{"$defs":{"a":{"anyOf":[{"type":"array","items":{"$ref":"#/$defs/a"}},{"type":"array","items":{"$ref":"#/$defs/a"},"minItems":1}]}},"$ref":"#/$defs/a"}`, strings.Repeat("[", 40) + "5" + strings.Repeat("]", 40)},
+		"many numbers of an enum": {`{"items":{"enum":[` + strings.Join(enum, ",") + `]}}`, `[` + numbers + `]`},
+		"many that are false":     {`{"items":{"allOf":[` + strings.Repeat("false,", 3000) + `false]}}`, `[` + numbers + `]`},
+		"many false items":        {`{"allOf":[` + strings.Repeat(`{"items":false},`, 900) + `true]}`, `[` + numbers + `]`},
+		"not evaluated":           {`{"unevaluatedItems":{"type":"string"},"allOf":[` + strings.Repeat(`{"contains":{"const":1}},`, 300) + `true]}`, `[` + numbers + `]`},
 		"references that double":  {doubling, `1`},
 		"alternatives that nest":  {tree, deep},
 		"patterns on a long text": {`{"type":"array","items":{"pattern":"^(a?){100}b$"}}`, `["` + strings.Repeat("a", 1<<20) + `"]`},
@@ -107,8 +124,11 @@ func TestCost(t *testing.T) {
 		"equal items":             {`{"uniqueItems":true}`, `[` + strings.Repeat("[1,2],", 10_000) + `1]`},
 	} {
 		s := compile(t, tt.schema)
-		began := time.Now()
+		began, before := time.Now(), allocated()
 		err := s.Check(context.Background(), json.RawMessage(tt.value))
+		if n := allocated() - before; n > 1<<30 {
+			t.Errorf("%s allocates %d bytes", name, n)
+		}
 		var v *Violation
 		if !errors.As(err, &v) {
 			t.Errorf("%s: got %v", name, err)
@@ -120,6 +140,26 @@ func TestCost(t *testing.T) {
 		// It is as good as before.
 		if err := compile(t, `{"type":"string"}`).Check(context.Background(), json.RawMessage(`"x"`)); err != nil {
 			t.Errorf("%s: afterwards %v", name, err)
+		}
+	}
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
+
+// TestEnum: an enum is what the library would have made of it.
+func TestEnum(t *testing.T) {
+	s := compile(t, `{"enum":[null,true,"a","1",1,1.50,[1,{"b":2}],{"c":[]}]}`)
+	for value, ok := range map[string]bool{
+		`null`: true, `true`: true, `false`: false, `"a"`: true, `"b"`: false, `"1"`: true, `1`: true, `1.0`: true, `10e-1`: true, `2`: false, `1.5`: true, `"1.5"`: false,
+		`[1,{"b":2}]`: true, `[1.0,{"b":2}]`: true, `[1,{"b":3}]`: false, `[]`: false, `{"c":[]}`: true, `{"c":{}}`: false, `{}`: false,
+	} {
+		err := s.Check(context.Background(), json.RawMessage(value))
+		if (err == nil) != ok {
+			t.Errorf("%s: %v", value, err)
 		}
 	}
 }
