@@ -25,7 +25,7 @@ func (a *app) deployCommand() *cobra.Command {
 		Short: "Deploy a function, in place of the one of that name",
 		Long: `Deploys a function. The first file is its entry; others are named as they lie
 beside it, so that it can import them. The code is checked and its module is
-evaluated once: calls begin after that, unless the answer says why they do not.`,
+evaluated once; each call begins after that, or the answer says why it cannot.`,
 		Example: `  sandboxctl fn deploy -t alice invoice invoice.ts lib/money.ts
   sandboxctl fn invoke -t alice invoice --input '{"n": 1}'`,
 		Args: args(2, -1, "NAME FILE [FILE…]"),
@@ -97,8 +97,10 @@ func (a *app) invokeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "invoke NAME",
 		Short: "Run a deployed function once",
-		Long:  "Runs a deployed function. What it prints and its exit code are as of run; flags can only take away from what was deployed.",
-		Args:  args(1, 1, "NAME"),
+		Long: `Runs a deployed function once. What it prints and its exit code are those of run;
+flags can only take away from what was deployed.`,
+		Example: `  sandboxctl fn invoke -t alice invoice --input '{"n": 1}'`,
+		Args:    args(1, 1, "NAME"),
 		RunE: func(c *cobra.Command, given []string) error {
 			f.seeded = c.Flags().Changed("seed")
 			return a.invoke(c.Context(), f, given[0])
@@ -154,7 +156,7 @@ func (a *app) functionListCommand() *cobra.Command {
 				fn := &list.Functions[i]
 				rows = append(rows, []string{fn.Name, fn.Language, bytesText(fn.Size), age(fn.Created), strconv.FormatUint(fn.Invocations, 10), age(fn.LastUsed), fn.CodeSHA256[:min(12, len(fn.CodeSHA256))], snapshotText(fn)})
 			}
-			return a.table([]string{"NAME", "LANGUAGE", "SIZE", "AGE", "CALLS", "LAST", "CODE", ""}, rows)
+			return a.table([]string{"NAME", "LANGUAGE", "SIZE", "AGE", "CALLS", "LAST", "CODE", "START"}, rows)
 		},
 	}
 	f.tenantFlag(c.Flags())

@@ -207,7 +207,12 @@ func (a *app) cpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cp TENANT:PATH FILE | cp FILE TENANT:PATH",
 		Short: "Copy a file or a folder out of or into the jail",
-		Args:  args(2, 2, "TENANT:PATH FILE, or FILE TENANT:PATH"),
+		Long: `Copies a file, or a folder with all that is in it. A PATH in the jail begins at
+/workspace unless it begins with /. Out of the jail the copy must be a new file or
+folder: nothing of yours is overwritten.`,
+		Example: `  sandboxctl cp ./project bob:project
+  sandboxctl cp bob:project/dist ./dist`,
+		Args: args(2, 2, "TENANT:PATH FILE, or FILE TENANT:PATH"),
 		RunE: func(c *cobra.Command, given []string) error {
 			from, fromPath, out := strings.Cut(given[0], ":")
 			to, toPath, in := strings.Cut(given[1], ":")

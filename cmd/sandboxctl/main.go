@@ -133,11 +133,20 @@ func (a *app) command() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "the daemon's socket (default: $SANDBOXD_SOCKET, then /run/sandboxd)")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
-	root.AddCommand(a.runCommand(), a.execCommand(), a.psCommand(), a.logsCommand(), a.killCommand(), a.waitCommand(), a.portCommand(),
-		a.jailCommand(), a.lsCommand(), a.catCommand(), a.cpCommand(), a.watchCommand(), a.diffCommand(), a.snapshotCommand(), a.exportCommand(),
-		a.functionCommand(), a.kvCommand(), a.dbCommand(), a.runsCommand(), a.policyCommand(),
-		a.auditCommand(), a.statusCommand(), a.doctorCommand())
+	subject(root, "Code, in an isolate where it can be:", a.runCommand(), a.functionCommand(), a.runsCommand(), a.kvCommand(), a.dbCommand())
+	subject(root, "Jails and what runs in them:", a.jailCommand(), a.execCommand(), a.psCommand(), a.logsCommand(), a.waitCommand(), a.killCommand(), a.portCommand())
+	subject(root, "Files of jails:", a.lsCommand(), a.catCommand(), a.cpCommand(), a.watchCommand(), a.diffCommand(), a.snapshotCommand(), a.exportCommand())
+	subject(root, "The daemon and its host:", a.statusCommand(), a.doctorCommand(), a.policyCommand(), a.auditCommand())
 	return root
+}
+
+// subject adds commands under a heading of their own in the help.
+func subject(root *cobra.Command, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title})
+	for _, c := range commands {
+		c.GroupID = title
+	}
+	root.AddCommand(commands...)
 }
 
 // args checks the number of arguments and names what is wanted.

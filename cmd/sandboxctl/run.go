@@ -70,7 +70,7 @@ JSON value.`,
 func (f *runFlags) grantFlags(fl *pflag.FlagSet) {
 	f.tenantFlag(fl)
 	fl.StringSliceVar(&f.allow, "allow", nil, "host that it may reach, at most what policy grants; may be repeated")
-	fl.StringSliceVar(&f.bind, "bind", nil, "binding that it holds, NAME (default: all that policy grants); may be repeated")
+	fl.StringSliceVar(&f.bind, "bind", nil, "NAME of a binding that it holds (default: all that it may); may be repeated")
 	fl.BoolVar(&f.noBindings, "no-bindings", false, "hold no binding")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the code, not for secrets; may be repeated")
 	fl.Uint64Var(&f.seed, "seed", 0, "make the run deterministic with this seed")
@@ -87,14 +87,14 @@ func (f *runFlags) tenantFlag(fl *pflag.FlagSet) {
 	if tenant == "" {
 		tenant = "dev"
 	}
-	fl.StringVarP(&f.tenant, "tenant", "t", tenant, "tenant to run for, also $SANDBOXD_TENANT")
+	fl.StringVarP(&f.tenant, "tenant", "t", tenant, "the tenant, also $SANDBOXD_TENANT")
 }
 
 // inputFlags are the flags of one call.
 func (f *runFlags) inputFlags(fl *pflag.FlagSet) {
 	fl.StringVar(&f.input, "input", "", "input as JSON, or @FILE")
 	fl.StringVar(&f.id, "id", "", "run id of your own: the same again follows, never runs twice")
-	fl.BoolVar(&f.record, "record", false, "keep what `sandboxctl runs replay` needs")
+	fl.BoolVar(&f.record, "record", false, "make the run deterministic and keep what 'runs replay' needs")
 }
 
 func (a *app) run(ctx context.Context, f *runFlags, file string) error {

@@ -95,7 +95,10 @@ func (a *app) watchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "watch TENANT [PATH]",
 		Short: "Print changes of files in the jail",
-		Args:  args(1, 2, "TENANT [PATH]"),
+		Long: `Prints each change of a file below PATH (default /workspace) as it happens, until
+it is interrupted: create, modify, delete or rename, and the path.`,
+		Example: `  sandboxctl watch bob project/src`,
+		Args:    args(1, 2, "TENANT [PATH]"),
 		RunE: func(c *cobra.Command, given []string) error {
 			path := "/workspace"
 			if len(given) == 2 {

@@ -58,6 +58,7 @@ for group in "$@"; do
 done
 
 [ ${#missing[@]} -eq 0 ] && exit 0
+mapfile -t missing < <(printf '%s\n' "${missing[@]}" | awk '!seen[$0]++')
 
 if ! command -v apt-get >/dev/null; then
     echo "deps: this needs ${missing[*]} (Debian's names), and there is no apt-get to install them with" >&2
@@ -68,7 +69,7 @@ if [ "$(id -u)" != 0 ]; then
     exit 1
 fi
 
-echo "deps: installing ${missing[*]}"
+echo "deps: installing ${missing[*]} (the first time this takes minutes)"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
