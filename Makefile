@@ -8,7 +8,8 @@ GO ?= go
 
 BUILD   := build
 RESULTS := $(BUILD)/results
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# Not :=, since git may be among what a target installs first.
+VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 DESTDIR    ?=
 PREFIX     ?= /usr
@@ -16,10 +17,10 @@ SYSCONFDIR ?= /etc
 LIBDIR     := $(DESTDIR)$(PREFIX)/lib
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-LDFLAGS     := -X main.version=$(VERSION)
+LDFLAGS     = -X main.version=$(VERSION)
 # One static file: the daemon links libseccomp (cgo) and runs on any host, and
 # its roles need no file of the host's to start.
-STATIC := -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"'
+STATIC = -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static"'
 
 # Tests of packages; the whole-system suites under tests/ have targets of their
 # own, and their helpers are packages like any other.

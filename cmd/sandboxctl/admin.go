@@ -64,7 +64,7 @@ func (a *app) auditCommand() *cobra.Command {
 
 func (a *app) printVerdict(v *api.AuditVerdict) error {
 	if v.OK {
-		_, err := fmt.Fprintf(a.out, "ok: %d records in %d files, the chain is whole\n", v.Records, v.Files)
+		_, err := fmt.Fprintf(a.out, "ok: %d records, files: %d, the chain is whole\n", v.Records, v.Files)
 		return err
 	}
 	if p := v.Problem; p != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"slices"
@@ -61,15 +62,15 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	err := root.ExecuteContext(ctx)
+	command, err := root.ExecuteContextC(ctx)
 	if a.client != nil {
 		a.client.Close()
 	}
-	return a.finish(err)
+	return a.finish(command, err)
 }
 
-// finish prints the error and chooses the exit code.
-func (a *app) finish(err error) int {
+// finish prints the error of a command and chooses the exit code.
+func (a *app) finish(command *cobra.Command, err error) int {
 	var exit *exitError
 	var usage *usageError
 	var refused *api.Error
@@ -87,9 +88,15 @@ func (a *app) finish(err error) int {
 		fmt.Fprintln(a.errOut, "  hint: start it with `sandboxd dev` or `systemctl start sandboxd.socket`; name its socket with --socket or SANDBOXD_SOCKET")
 		return exitUnreachable
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown "), strings.HasPrefix(err.Error(), "required flag"):
-		fmt.Fprintln(a.errOut, "sandboxctl: "+err.Error())
-		fmt.Fprintln(a.errOut, "  hint: sandboxctl help")
+		fmt.Fprintln(a.errOut, "sandboxctl: "+a.safeErr(err.Error()))
+		// A file that is not there is no lack of knowledge.
+		if file := (*fs.PathError)(nil); !errors.As(err, &file) {
+			fmt.Fprintf(a.errOut, "  hint: %s --help\n", command.CommandPath())
+		}
 		return exitUsage
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(a.errOut, "sandboxctl: ended by a signal")
+		return exitFailed
 	default:
 		fmt.Fprintln(a.errOut, "sandboxctl: "+a.safeErr(err.Error()))
 		return exitFailed
@@ -153,7 +160,7 @@ func subject(root *cobra.Command, title string, commands ...*cobra.Command) {
 func args(min, max int, form string) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		if len(given) < min || (max >= 0 && len(given) > max) {
-			return usagef("%s takes %s", c.CommandPath(), form)
+			return usagef("%s takes %s", commandName(c), form)
 		}
 		return nil
 	}
@@ -166,8 +173,16 @@ func group(use, short string, subs ...*cobra.Command) *cobra.Command {
 		for _, s := range c.Commands() {
 			names = append(names, s.Name())
 		}
-		return usagef("%s needs one of %s", c.CommandPath(), strings.Join(names, ", "))
+		if len(given) > 0 {
+			return usagef("%s has no %q, it has %s", commandName(c), given[0], strings.Join(names, ", "))
+		}
+		return usagef("%s needs one of %s", commandName(c), strings.Join(names, ", "))
 	}}
 	c.AddCommand(subs...)
 	return c
+}
+
+// commandName is a command's path without the program.
+func commandName(c *cobra.Command) string {
+	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
 }

@@ -156,8 +156,7 @@ func (a *app) printOutput(e *api.Event) error {
 
 func (a *app) printRun(r *api.Run) error {
 	// What a Wasm program printed is on the screen already.
-	printed := r.Language == "wasm" && bytes.Equal(bytes.TrimSpace([]byte(r.Stdout)), r.Result)
-	if len(r.Result) > 0 && string(r.Result) != "null" && !printed {
+	if len(r.Result) > 0 && string(r.Result) != "null" && (r.Language != "wasm" || !sameJSON([]byte(r.Stdout), r.Result)) {
 		var pretty bytes.Buffer
 		if err := json.Indent(&pretty, r.Result, "", "  "); err != nil {
 			return err
@@ -180,6 +179,12 @@ func (a *app) printRun(r *api.Run) error {
 		fmt.Fprintf(a.errOut, "the run cannot be replayed: %s\n", a.safeErr(rec.Why))
 	}
 	return runExit(r)
+}
+
+// sameJSON compares two JSON texts but for the space between their tokens.
+func sameJSON(a, b []byte) bool {
+	var x, y bytes.Buffer
+	return json.Compact(&x, a) == nil && json.Compact(&y, b) == nil && bytes.Equal(x.Bytes(), y.Bytes())
 }
 
 func runExit(r *api.Run) error {

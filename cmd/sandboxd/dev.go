@@ -26,9 +26,9 @@ func devCommand() *cobra.Command {
 goes when it ends, unless --state names one. It serves when it prints "ready".
 
 Without --policy the built-in development policy applies: the user who started
-it may act for the tenants whose names start with "dev", which may run js, ts
-and python in isolates with a database, a key-value store and a logger, and have a jail.
-Nothing reaches out.`,
+it may act for the tenants whose names start with "dev". They may run js, ts,
+python and wasm in isolates, with a database, a key-value store and a logger, and
+have a jail. Nothing reaches out.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return dev(c.Context(), o, c.OutOrStdout()) },
 	}
@@ -37,6 +37,9 @@ Nothing reaches out.`,
 	o.flags(c.Flags())
 	return c
 }
+
+// builtInPolicy is devPolicy's name where a file has its path.
+const builtInPolicy = "built-in development policy"
 
 // devPolicy is what applies without a policy file.
 func devPolicy(uid int) string {
@@ -117,7 +120,7 @@ func devConfig(o *options, dir string, log *slog.Logger, out io.Writer) (daemon.
 		cfg.PolicyName = o.policy
 		cfg.Policy, err = loadPolicy(o.policy)
 	} else {
-		cfg.PolicyName = "built-in development policy"
+		cfg.PolicyName = builtInPolicy
 		cfg.Policy, err = policy.Parse(cfg.PolicyName, []byte(devPolicy(os.Getuid())))
 	}
 	if err != nil {
@@ -174,7 +177,7 @@ func tell(out io.Writer, cfg *daemon.Config, dir string) {
 		fmt.Fprintf(out, "  preview            http://….%s/\n", cfg.PreviewBase)
 	}
 	tenant := "TENANT"
-	if !strings.Contains(cfg.PolicyName, "/") {
+	if cfg.PolicyName == builtInPolicy {
 		tenant = "dev"
 	}
 	fmt.Fprintf(out, "  try                SANDBOXD_SOCKET=%s sandboxctl run -t %s FILE\n", cfg.Sockets[0].Path, tenant)

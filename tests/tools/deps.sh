@@ -69,7 +69,7 @@ if [ "$(id -u)" != 0 ]; then
     exit 1
 fi
 
-echo "deps: installing ${missing[*]} (the first time this takes minutes)"
+echo "deps: installing ${missing[*]} (this may take minutes)"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
