@@ -43,8 +43,11 @@ func (d *Daemon) handleInvoke(q *request) error {
 	r := d.newRun(q, req, hash, f.meta.CodeSHA256)
 	r.record.Function = name
 	return d.startRun(q, r, func() (*plan, error) {
-		d.functions.used(q.ctx(), q.tenant, f)
-		return d.planInvoke(q.tenant, f, req, &inv)
+		p, err := d.planInvoke(q.tenant, f, req, &inv)
+		if err == nil {
+			d.functions.used(q.ctx(), q.tenant, f)
+		}
+		return p, err
 	})
 }
 

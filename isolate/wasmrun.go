@@ -62,12 +62,18 @@ func (r *wasmRun) Write(fd int, b []byte) error {
 	return r.guestRun.Write(fd, b)
 }
 
+// maxCallNames is room for what a call says beside its arguments, in bytes.
+const maxCallNames = 4 << 10
+
 // Call implements wasm.Hooks: sandboxd.call.
 func (r *wasmRun) Call(request []byte) ([]byte, error) {
 	var c struct {
 		Binding string          `json:"binding"`
 		Method  string          `json:"method"`
 		Args    json.RawMessage `json:"args"`
+	}
+	if len(request) > MaxArgs+maxCallNames {
+		return wasmAnswer(reply{err: fmt.Errorf("the call has %d bytes, its arguments may have %d", len(request), MaxArgs)}), nil
 	}
 	if err := json.Unmarshal(request, &c); err != nil {
 		return wasmAnswer(reply{err: errors.New(`a call is JSON: {"binding": "KV", "method": "get", "args": ["key"]}`)}), nil

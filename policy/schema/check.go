@@ -47,7 +47,8 @@ var checking = make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))
 // Check holds a JSON value against the schema. The error is a *Violation, or
 // that of ctx, for which a check waits that has no room yet.
 func (s *Schema) Check(ctx context.Context, value json.RawMessage) error {
-	if err := scan(value, MaxValues); err != nil {
+	keys, err := scan(value, MaxValues)
+	if err != nil {
 		return &Violation{Want: err.Error()}
 	}
 	select {
@@ -59,6 +60,10 @@ func (s *Schema) Check(ctx context.Context, value json.RawMessage) error {
 	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(value))
 	if err != nil {
 		return &Violation{Want: "must be JSON"}
+	}
+	if keysOf(v) != keys {
+		// Whoever reads it next may take the one that was not checked.
+		return &Violation{Want: "has a key twice in one object"}
 	}
 	in, ok := s.instances.Get().(*instance)
 	if !ok {

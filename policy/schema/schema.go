@@ -107,7 +107,7 @@ const rootURL = "schema:"
 
 // compile compiles the schema once more.
 func (s *Schema) compile() (*instance, error) {
-	if err := scan(s.raw, maxNodes); err != nil {
+	if _, err := scan(s.raw, maxNodes); err != nil {
 		return nil, &Error{Message: err.Error()}
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(s.raw))

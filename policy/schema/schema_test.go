@@ -144,6 +144,18 @@ func TestCost(t *testing.T) {
 	}
 }
 
+// TestTwice: of two values with one key, others may take the first.
+func TestTwice(t *testing.T) {
+	s := compile(t, `{"properties":{"id":{"type":"integer"}}}`)
+	for value, ok := range map[string]bool{
+		`{"id":1}`: true, `{"id":"x","id":1}`: false, `[{"a":{"b":1,"\u0062":2}}]`: false, `{"a:b\":":{"a":1},"b":[{"a":2},{"a":":"}]}`: true,
+	} {
+		if err := s.Check(context.Background(), json.RawMessage(value)); (err == nil) != ok {
+			t.Errorf("%s: %v", value, err)
+		}
+	}
+}
+
 func allocated() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
