@@ -248,6 +248,18 @@ func TestReplayRefused(t *testing.T) {
 		_, err = d.api.Replay(ctx, was.RunID, "", nil)
 		wantError(t, err, api.CodeDenied, "limits.cpu")
 	})
+	t.Run("another isolation", func(t *testing.T) {
+		rec, err := d.recordings.Find(was.RunID, func(string) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := *rec
+		changed.Request.Limits.CPU, changed.Request.Strict = time.Millisecond, true
+		p, err := d.planReplay(&changed, &api.ReplayRequest{})
+		if err != nil || p.request.Strict {
+			t.Errorf("the replay runs where the recorded run did, not where the policy says: %v, %v", p, err)
+		}
+	})
 }
 
 func put(t *testing.T, d *testDaemon, rec *recording.Recording) {
