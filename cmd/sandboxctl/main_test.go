@@ -134,11 +134,13 @@ func TestExitCodes(t *testing.T) {
 		{"no command", []string{"nope"}, 2, "", "unknown command"},
 		{"no flag", []string{"status", "--nope"}, 2, "", "unknown flag"},
 		{"missing argument", []string{"exec", "bob"}, 2, "", "TENANT -- ARGV"},
+		{"missing argument names the help", []string{"fn", "deploy"}, 2, "", "sandboxctl: fn deploy takes NAME FILE [FILE…]\n  hint: sandboxctl fn deploy --help\n"},
 		{"missing subcommand", []string{"port"}, 2, "", "expose, list"},
+		{"no such subcommand", []string{"snapshot", "diff", "bob"}, 2, "", `snapshot has no "diff", it has create, list`},
 		{"bad port", []string{"port", "expose", "bob", "x"}, 2, "", "not a port"},
 		{"bad input", []string{"run", "--input", "{", file}, 2, "", "not JSON"},
 		{"bad env", []string{"run", "--env", "x", file}, 2, "", "NAME=VALUE"},
-		{"no file", []string{"run", file + "x.js"}, 2, "", "no such file"},
+		{"no file", []string{"run", file + "x.js"}, 2, "", "no such file or directory\n"},
 		{"no language", []string{"run", "-"}, 2, "", "-l js"},
 		{"bad size", []string{"run", "--memory", "lots", file}, 2, "", "--memory"},
 	} {
@@ -149,8 +151,40 @@ func TestExitCodes(t *testing.T) {
 			}
 		})
 	}
+	if _, _, errOut := call(socket, "run", file+"x.js"); strings.Contains(errOut, "hint") {
+		t.Errorf("a missing file is answered with help: %q", errOut)
+	}
 	if code, _, errOut := call(filepath.Join(t.TempDir(), "none"), "status"); code != 4 || !strings.Contains(errOut, "hint") {
 		t.Errorf("without a daemon: exit %d, %q", code, errOut)
+	}
+}
+
+// What a Wasm program printed as its result is not printed again, however it
+// spaced it.
+func TestWasmResultIsPrintedOnce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		printed, result string
+		want            string
+	}{
+		"as it is": {"{\"n\":2}\n", `{"n":2}`, "{\"n\":2}\n"},
+		"spaced":   {"{\"n\": 2}\n", `{"n":2}`, "{\"n\": 2}\n"},
+		"other":    {"[1]\n", `{"n":2}`, "[1]\n{\n  \"n\": 2\n}\n"},
+		"no JSON":  {"hi\n", `2`, "hi\n2\n"},
+		"nothing":  {"", `2`, "2\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := api.Event{Seq: 2, Type: api.EventStdout}
+			out.SetData([]byte(tt.printed))
+			socket := answers{"POST /v1/tenants/t/run": {200, line(t, out, api.Event{Type: api.EventResult, Run: &api.Run{RunID: "r", Language: "wasm",
+				Status: api.StatusOK, Phase: "finished", Stdout: tt.printed, Result: json.RawMessage(tt.result)}})}}.start(t)
+			file := filepath.Join(t.TempDir(), "f.wasm")
+			if err := os.WriteFile(file, []byte("\x00asm"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if code, got, errOut := call(socket, "run", "-t", "t", file); code != 0 || got != tt.want {
+				t.Errorf("exit %d, stdout %q, stderr %q; want %q", code, got, errOut, tt.want)
+			}
+		})
 	}
 }
 
