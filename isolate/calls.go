@@ -79,7 +79,9 @@ func (r *run) Call(a *quickjs.Args) (quickjs.Value, error) {
 	case opLog:
 		return 0, r.log(a.Text(1), a.Text(2), a.Text(3))
 	case opCall:
-		return 0, r.calls.submit(a.Int(1), Call{Binding: a.Text(2), Method: a.Text(3), Args: json.RawMessage(a.Text(4))})
+		args := a.Text(4)
+		r.worked(copyTime * int64(len(args)))
+		return 0, r.calls.submit(a.Int(1), Call{Binding: a.Text(2), Method: a.Text(3), Args: json.RawMessage(args)})
 	case opTimer:
 		r.timers.set(a.Int(1), r.clock.elapsed()+milliseconds(a.Number(2)))
 		if n := len(r.timers.queue); n > maxTimers {
@@ -90,6 +92,7 @@ func (r *run) Call(a *quickjs.Args) (quickjs.Value, error) {
 	case opRandom:
 		b := make([]byte, min(max(a.Int(1), 0), 1<<16))
 		r.random.Read(b)
+		r.worked(digestTime * int64(len(b)))
 		return a.VM().Bytes(b)
 	case opCancel:
 		r.calls.cancel(a.Int(1))
@@ -137,6 +140,11 @@ func (r *run) log(level, message, data string) error {
 	default:
 		level = "info"
 	}
+	// Before anything is done with it that takes time.
+	if over := r.usage.Output + outputOf(message, data); over > r.req.Limits.Output {
+		return limitError("output", over, r.req.Limits.Output)
+	}
+	r.worked(logTime * int64(len(message)+len(data)))
 	e := Event{Time: r.clock.wall(), Kind: "log", Level: level, Message: strings.ToValidUTF8(r.code.mapText(message), "\uFFFD")}
 	if data != "" && validJSON([]byte(data)) {
 		e.Data = json.RawMessage(data)

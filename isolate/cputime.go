@@ -20,6 +20,9 @@ type cpuTime struct {
 	running bool
 	turn    bool // it is the run's turn
 	yielded time.Time
+	// look, if not nil, is told at each yield what has been used: between two,
+	// nothing but compiled code may have run.
+	look func(used time.Duration)
 }
 
 // start waits for the run's turn and binds the goroutine to its thread until
@@ -62,6 +65,9 @@ const slice = 2 * time.Millisecond
 
 // yield lets others have the processor if it is time.
 func (c *cpuTime) yield() {
+	if c.look != nil {
+		c.look(c.now())
+	}
 	if time.Since(c.yielded) < slice {
 		return
 	}

@@ -232,6 +232,9 @@ func (r *guestRun) log(level, message, data string) error {
 	default:
 		level = "info"
 	}
+	if over := r.usage.Output + outputOf(message, data); over > r.req.Limits.Output {
+		return limitError("output", over, r.req.Limits.Output)
+	}
 	e := Event{Kind: eventLog, Level: level, Message: message}
 	if data != "" && validJSON([]byte(data)) {
 		e.Data = json.RawMessage(data)

@@ -1,11 +1,11 @@
 package isolate
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"sandboxd/isolate/cpython"
 )
@@ -99,7 +99,9 @@ func pythonJob(req *Request, op string) any {
 
 // Message implements cpython.Hooks.
 func (r *pythonRun) Message(b []byte) ([]byte, error) {
-	op, body := b[0], string(b[1:])
+	// Not copied before it is known to be small: that would be work which nobody
+	// is charged for.
+	op, body := b[0], b[1:]
 	switch op {
 	case messageStarted:
 		if r.phase == PhaseNotStarted {
@@ -111,7 +113,7 @@ func (r *pythonRun) Message(b []byte) ([]byte, error) {
 		return nil, nil
 	case messageImpure:
 		if r.prep != nil {
-			return nil, r.prep.refuse(cut(body, 200))
+			return nil, r.prep.refuse(cut(string(body), 200))
 		}
 	case messageRaised:
 		if r.prep != nil {
@@ -119,24 +121,38 @@ func (r *pythonRun) Message(b []byte) ([]byte, error) {
 			return nil, nil
 		}
 	case messageDone:
-		return nil, r.done(body)
+		if over := int64(len(body)); over > r.req.Limits.Result && r.outcome == nil {
+			return nil, limitError("result", over, r.req.Limits.Result)
+		}
+		return nil, r.done(string(body))
 	case messageFailed:
 		if r.outcome == nil {
-			r.outcome = &outcome{err: r.failed(body)}
+			r.outcome = &outcome{err: r.failed(string(body[:min(len(body), maxFailure)]))}
 		}
 		return nil, nil
 	case messageLog:
-		if f := strings.SplitN(body, "\x00", 3); len(f) == 3 {
-			return nil, r.log(f[0], f[2], f[1])
+		if f := bytes.SplitN(body, []byte{0}, 3); len(f) == 3 {
+			if over := r.usage.Output + int64(len(f[1])+len(f[2])+1); over > r.req.Limits.Output {
+				return nil, limitError("output", over, r.req.Limits.Output)
+			}
+			return nil, r.log(string(f[0]), string(f[2]), string(f[1]))
 		}
 	case messageCall:
-		if f := strings.SplitN(body, "\x00", 3); len(f) == 3 {
-			return r.call(Call{Binding: f[0], Method: f[1], Args: json.RawMessage(f[2])})
+		if f := bytes.SplitN(body, []byte{0}, 3); len(f) == 3 && len(f[0])+len(f[1]) < maxMessage {
+			args := f[2]
+			if len(args) <= MaxArgs {
+				args = bytes.Clone(args)
+			}
+			return r.call(Call{Binding: string(f[0]), Method: string(f[1]), Args: args})
 		}
 	}
 	// Only code that writes to the descriptor by itself does that.
 	return nil, &Error{Kind: KindThrown, Message: "the code wrote to descriptor 0, which is the interpreter's own"}
 }
+
+// maxFailure is the longest description of an exception that is read, in bytes:
+// ours are far shorter.
+const maxFailure = 1 << 20
 
 // call answers a host call; the guest waits.
 func (r *pythonRun) call(c Call) ([]byte, error) {

@@ -63,6 +63,7 @@ const (
 	copyTime   = 2
 	legacyTime = 30
 	digestTime = 5
+	logTime    = 12
 )
 
 // worked charges the run with what the host did for it in about ns nanoseconds.

@@ -129,7 +129,7 @@ func (vm *VM) loadPrelude(code []byte) error {
 		return vm.thrown("prelude", f, threw, err)
 	}
 	var host uint64
-	err = vm.withString("host", func(p, n uint64) (err error) {
+	err = with(vm, "host", func(p, n uint64) (err error) {
 		host, err = vm.get(fnNewHostFunction, p, n, 0)
 		return err
 	})

@@ -36,8 +36,8 @@ func (vm *VM) compile(name, source string) (code []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = vm.withString(source, func(p, n uint64) error {
-		return vm.withString(name, func(np, _ uint64) error {
+	err = with(vm, source, func(p, n uint64) error {
+		return with(vm, name, func(np, _ uint64) error {
 			buf, err := vm.get(fnCompile, p, n, np, evalGlobal, stripSource, length)
 			if err != nil {
 				return err
@@ -66,7 +66,7 @@ func (vm *VM) compile(name, source string) (code []byte, err error) {
 
 // evalBytecode runs what compile made.
 func (vm *VM) evalBytecode(code []byte) (v Value, threw bool, err error) {
-	err = vm.withString(string(code), func(p, n uint64) error {
+	err = with(vm, string(code), func(p, n uint64) error {
 		r, err := vm.get(fnEvalBytecode, p, n)
 		v = Value(r)
 		return err

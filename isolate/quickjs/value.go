@@ -3,6 +3,7 @@ package quickjs
 import (
 	"bytes"
 	"math"
+	"strings"
 )
 
 // Args are the arguments of a call of the host function. What reads them ends
@@ -122,13 +123,29 @@ func (vm *VM) Text(v Value) (string, error) {
 	if !ok {
 		return "", vm.fail(errGuest("string outside its memory"))
 	}
-	text := string(b)
+	var text strings.Builder
+	text.Grow(len(b))
+	for ; len(b) > piece; b = b[piece:] {
+		text.Write(b[:piece])
+	}
+	text.Write(b)
 	_, err = vm.get(fnFreeText, p)
-	return text, err
+	return text.String(), err
+}
+
+// piece is what is copied at once: Go stops no copy in the middle of it, for the
+// garbage collector neither.
+const piece = 1 << 20
+
+func appendPieces[T string | []byte](to []byte, b T) []byte {
+	for ; len(b) > piece; b = b[piece:] {
+		to = append(to, b[:piece]...)
+	}
+	return append(to, b...)
 }
 
 // alloc copies b and a zero byte into guest memory.
-func (vm *VM) alloc(b string) (uint32, error) {
+func alloc[T string | []byte](vm *VM, b T) (uint32, error) {
 	p, err := vm.get(fnMalloc, uint64(len(b))+1)
 	if err != nil {
 		return 0, err
@@ -136,15 +153,17 @@ func (vm *VM) alloc(b string) (uint32, error) {
 	if p == 0 {
 		return 0, vm.fail(&MemoryError{Want: vm.mem.Size() + uint64(len(b)), Limit: vm.mem.Limit()})
 	}
-	m := vm.mod.Memory()
-	if !m.WriteString(uint32(p), b) || !m.WriteByte(uint32(p)+uint32(len(b)), 0) {
+	to, ok := vm.mod.Memory().Read(uint32(p), uint32(len(b))+1)
+	if !ok {
 		return 0, vm.fail(errGuest("allocation outside its memory"))
 	}
+	appendPieces(to[:0], b)
+	to[len(b)] = 0
 	return uint32(p), nil
 }
 
 func (vm *VM) mustString(s string) uint32 {
-	p, err := vm.alloc(s)
+	p, err := alloc(vm, s)
 	if err != nil {
 		vm.abort(err)
 	}
@@ -163,9 +182,9 @@ func (vm *VM) cString(p uint32) string {
 	return string(b)
 }
 
-// withString calls f with s in guest memory and frees it.
-func (vm *VM) withString(s string, f func(p, n uint64) error) error {
-	p, err := vm.alloc(s)
+// with calls f with s in guest memory and frees it.
+func with[T string | []byte](vm *VM, s T, f func(p, n uint64) error) error {
+	p, err := alloc(vm, s)
 	if err != nil {
 		return err
 	}
@@ -178,7 +197,7 @@ func (vm *VM) withString(s string, f func(p, n uint64) error) error {
 
 // String makes a string value.
 func (vm *VM) String(s string) (v Value, err error) {
-	err = vm.withString(s, func(p, n uint64) error {
+	err = with(vm, s, func(p, n uint64) error {
 		r, err := vm.get(fnNewString, p, n)
 		v = Value(r)
 		return err
@@ -188,7 +207,7 @@ func (vm *VM) String(s string) (v Value, err error) {
 
 // Bytes makes an Uint8Array.
 func (vm *VM) Bytes(b []byte) (v Value, err error) {
-	err = vm.withString(string(b), func(p, n uint64) error {
+	err = with(vm, b, func(p, n uint64) error {
 		r, err := vm.get(fnNewBytes, p, n)
 		v = Value(r)
 		return err
@@ -248,8 +267,8 @@ func (vm *VM) EvalModule(name, source string) (v Value, threw bool, err error) {
 }
 
 func (vm *VM) eval(name, source string, flags uint64) (v Value, threw bool, err error) {
-	err = vm.withString(source, func(p, n uint64) error {
-		return vm.withString(name, func(np, _ uint64) error {
+	err = with(vm, source, func(p, n uint64) error {
+		return with(vm, name, func(np, _ uint64) error {
 			r, err := vm.get(fnEval, p, n, np, flags)
 			v = Value(r)
 			return err

@@ -294,10 +294,18 @@ func (fs *tree) resize(n *node, size int64) Errno {
 		return Inval
 	case grow > 0 && (size > fs.room || fs.bytes+grow > fs.room):
 		return Nospc
-	case grow > 0:
-		n.content = append(n.content, make([]byte, grow)...)
+	case size > int64(cap(n.content)):
+		// With some room, so that a file that grows is copied seldom.
+		fs.move(n, size, max(size, int64(len(n.content))*5/4))
 	case size < int64(cap(n.content))/2:
-		n.content = append([]byte(nil), n.content[:size]...)
+		fs.move(n, size, size)
+	case grow > 0:
+		n.content = n.content[:size]
+		for more := n.content[size-grow:]; len(more) > 0; {
+			part := more[:min(len(more), maxTransfer)]
+			clear(part)
+			more = more[len(part):]
+		}
 	default:
 		n.content = n.content[:size]
 	}
@@ -305,6 +313,23 @@ func (fs *tree) resize(n *node, size int64) Errno {
 	n.touch(fs.now())
 	return Success
 }
+
+// move gives a file's content another place, where it has size bytes and room for
+// more. It is copied in pieces: Go stops no copy in the middle of it, and the
+// garbage collector would wait for all of it.
+func (fs *tree) move(n *node, size, room int64) {
+	from := n.content[:min(int64(len(n.content)), size)]
+	to := make([]byte, 0, room)
+	fs.work += room / bytesPerStep
+	for len(from) > 0 {
+		part := from[:min(len(from), maxTransfer)]
+		to, from = append(to, part...), from[len(part):]
+	}
+	n.content = to[:size]
+}
+
+// bytesPerStep is how much is copied or zeroed for a step of work.
+const bytesPerStep = 4 * stepUnits
 
 func (fs *tree) write(n *node, at int64, b []byte) Errno {
 	if at < 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -220,6 +221,39 @@ func TestHostileModules(t *testing.T) {
 			if took := time.Since(start); took > 20*time.Second {
 				t.Errorf("took %v", took)
 			}
+		})
+	}
+}
+
+// TestStretches: no instruction, and nothing that a host function does at once,
+// keeps the thread for longer than the garbage collector may wait. The thread's own
+// time does not depend on who else has the cores.
+func TestStretches(t *testing.T) {
+	const pages = 8000
+	big := func() *module { return &module{memory: []byte("\x00" + num(pages))} }
+	half := i32(pages << 15)
+	tests := map[string][]byte{
+		"memory.fill":          command(big(), loop+i32(0)+i32(1)+i32(pages<<16)+"\xfc\x0b\x00"+br0+end),
+		"memory.copy":          command(big(), loop+i32(0)+half+half+"\xfc\x0a\x00\x00"+br0+end),
+		"memory.copy, overlap": command(big(), loop+i32(1)+i32(0)+i32(pages<<16-1)+"\xfc\x0a\x00\x00"+br0+end),
+		"memory.grow":          command(&module{memory: []byte{0, 1}}, loop+i32(64)+grow+drop+br0+end),
+	}
+	m := big()
+	random := m.wasi("random_get", vi32+vi32, vi32)
+	tests["random_get"] = command(m, loop+i32(0)+i32(pages<<16)+call(random)+drop+br0+end)
+	for name, wasm := range tests {
+		t.Run(name, func(t *testing.T) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			w := &testWorld{limit: 3000, timed: true}
+			status, err := do(t, compile(t, wasm), w, Job{Memory: 600 << 20})
+			if !outOfTicks(status, err) && !overMemory(status, err) {
+				t.Errorf("status %d, %v", status, err)
+			}
+			if w.longest > 5*time.Millisecond || w.ticks < 2 {
+				t.Errorf("%v of work in one go, %d ticks", w.longest, w.ticks)
+			}
+			t.Logf("%v of work in one go", w.longest)
 		})
 	}
 }

@@ -10,6 +10,11 @@ type assembler struct {
 	oofType  uint32
 	dispatch *dispatcher // to add, or nil
 	exports  []Export    // to add
+	// Functions that fill and copy in pieces: their indices, where there are
+	// any, their type and number.
+	movers   [2]uint32
+	moveType uint32
+	added    uint32
 	out      []byte
 }
 
@@ -52,6 +57,7 @@ func (a *assembler) plan(info *Info) error {
 	if err := a.planDispatch(); err != nil {
 		return err
 	}
+	a.planPieces()
 	if a.o.StripData && a.info.DropsData {
 		return &OptionError{"StripData", "the module drops data segments, whose state an image does not hold"}
 	}
@@ -140,14 +146,24 @@ func (a *assembler) section(id int) ([]byte, error) {
 		if a.o.Meter && int(a.oofType) == len(a.types) {
 			more = append(more, 0x60, 0, 0)
 		}
+		if a.newMoveType() {
+			more = append(more, 0x60, 3, byte(I32), byte(I32), byte(I32), 0)
+		}
 		if a.dispatch != nil {
 			more = append(more, a.dispatch.typ()...)
 		}
 		return a.extended(id, n, more), nil
 	case secFunction:
+		var more []byte
+		n := a.added
 		if a.dispatch != nil {
-			return a.extended(id, 1, appendU32(nil, uint32(len(a.types))+a.newTypes()-1)), nil
+			n++
+			more = appendU32(more, uint32(len(a.types))+a.newTypes()-1)
 		}
+		for range a.added {
+			more = appendU32(more, a.moveType)
+		}
+		return a.extended(id, n, more), nil
 	case secImport:
 		if a.o.Meter {
 			b := appendName(appendName(nil, a.o.OutOfFuelModule), a.o.OutOfFuelName)
@@ -183,6 +199,9 @@ func (a *assembler) section(id int) ([]byte, error) {
 // newTypes is the number of types that are added; the dispatcher's is the last.
 func (a *assembler) newTypes() (n uint32) {
 	if a.o.Meter && int(a.oofType) == len(a.types) {
+		n++
+	}
+	if a.newMoveType() {
 		n++
 	}
 	if a.dispatch != nil {
@@ -329,10 +348,12 @@ func (a *assembler) code() ([]byte, error) {
 	if a.dispatch != nil {
 		n, more = 1, a.dispatchBody()
 	}
+	n, more = n+a.added, append(more, a.moverBodies()...)
 	if !a.o.Meter || len(a.bodies) == 0 {
 		return a.extended(secCode, n, more), nil
 	}
 	e := emitter{m: a.module, exit: map[int32]*exits{}, fuel: uint32(len(a.info.Globals)), oof: uint32(a.info.ImportedFunctions)}
+	e.movers, e.moveType = a.movers, a.moveType
 	e.a.stack = a.o.StackExport != ""
 	out := make([]byte, 0, a.info.CodeBytes*3/2)
 	out = appendU32(out, uint32(len(a.bodies))+n)

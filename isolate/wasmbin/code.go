@@ -196,5 +196,8 @@ func (w *walker) checkBulk(r *reader) {
 	case fcTableInit, fcElemDrop, fcTableCopy, fcTableGrow, fcTableFill:
 		info.MutatesTable = true
 	}
+	if i, ok := mover(in.sub); ok {
+		w.m.moves[i] = true
+	}
 	info.GrowsTable = info.GrowsTable || in.sub == fcTableGrow
 }

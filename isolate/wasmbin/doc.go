@@ -84,8 +84,9 @@
 // and give less (a tenth) after a quantum that took over a millisecond. Fuel
 // alone, at 10,000 units a microsecond, is the limit of runs that must end at
 // the same instruction each time, as in a replay; for those the time measured
-// is only a backstop. One instruction can still take as long as filling the
-// whole memory takes: 6 ms for 64 MiB.
+// is only a backstop. No instruction takes longer than a quantum: memory.fill and
+// memory.copy of more than a mebibyte are done in pieces, with a call of the host
+// between two (see pieces.go), and tables and data segments are small.
 //
 // # Names
 //

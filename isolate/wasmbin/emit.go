@@ -9,6 +9,9 @@ type emitter struct {
 	out  []byte
 	root []int32          // region → the loop whose fuel is in the local with it, or none
 	exit map[int32]*exits // of the wrapped roots that have any
+	// Functions that fill and copy in pieces, and their type.
+	movers   [2]uint32
+	moveType uint32
 
 	// Locals of the function at hand: the fuel of call-free loops, an operand
 	// and a result.
@@ -143,6 +146,9 @@ func (e *emitter) patch(p *patch) {
 		}
 	case patchBulk:
 		e.bulk(p, held)
+	case patchMove:
+		e.bulk(p, held)
+		e.inPieces(p, held)
 	case patchGrow:
 		e.grow(p, held)
 	case patchDown:

@@ -10,6 +10,7 @@ const (
 	patchPart          // charges arg, without a check
 	patchCheck         // charges arg, with a check
 	patchBulk          // charges by the operand on the stack, before
+	patchMove          // the same, and does it in pieces if it is much
 	patchGrow          // charges by the operand, after, if it succeeded
 	patchLeave         // a branch leaves region for region arg
 	patchEnter         // region begins, before its loop
@@ -30,6 +31,7 @@ type patch struct {
 	skip   uint32 // bytes of the input that it replaces
 	kind   byte
 	region int32
+	mover  int8 // patchMove: the function that does it in pieces
 	arg    int64
 }
 
@@ -279,7 +281,10 @@ func (a *meter) length() {
 	}
 	a.bulk = true
 	p := patch{pos: uint32(a.in.pos), kind: kind, arg: unit}
-	if kind == patchGrow {
+	if i, ok := mover(a.in.sub); ok && kind == patchBulk {
+		p.kind, p.mover = patchMove, int8(i)
+	}
+	if p.kind != patchBulk {
 		p.skip = uint32(a.in.end - a.in.pos)
 	}
 	a.patch(p)

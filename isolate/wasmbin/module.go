@@ -82,6 +82,7 @@ type module struct {
 	sections [len(sectionNames)]span
 	refs     []ref // in global, export and element sections, by position
 	bodies   []body
+	moves    [2]bool // memory.fill, memory.copy are used
 	segments []segment
 
 	importedTables, importedMemories, importedGlobals int

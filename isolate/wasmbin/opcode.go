@@ -33,11 +33,16 @@ const (
 	opF64Const     = 0x44
 	opI32Ne        = 0x47
 	opI32LtS       = 0x48
+	opI32GtU       = 0x4b
 	opI64LtS       = 0x53
+	opI64GtU       = 0x56
 	opI32Add       = 0x6a
 	opI32Sub       = 0x6b
+	opI32Or        = 0x72
+	opI64Add       = 0x7c
 	opI64Sub       = 0x7d
 	opI64Mul       = 0x7e
+	opI64Shl       = 0x86
 	opI64ShrU      = 0x88
 	opI64ExtendU   = 0xad
 	opRefNull      = 0xd0
