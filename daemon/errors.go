@@ -99,7 +99,7 @@ func fromIsolate(err error) *api.Error {
 	var guest *isolate.GuestError
 	switch {
 	case errors.As(err, &request):
-		return api.Invalid(request.Field, request.Message)
+		return fromRequest(request)
 	case errors.Is(err, isolate.ErrBusy):
 		return &api.Error{Code: api.CodeBusy, Message: "as many isolates run as this daemon allows", Retryable: true}
 	case errors.Is(err, isolate.ErrClosed):
@@ -111,6 +111,15 @@ func fromIsolate(err error) *api.Error {
 		return &api.Error{Code: api.CodeUnsupported, Message: "the interpreter image " + guest.Guest + " is not usable: " + guest.Reason, Hint: "make guests fetches and checks it"}
 	}
 	return nil
+}
+
+// fromRequest says what is wrong with a request, or that its code is too large.
+func fromRequest(err *isolate.RequestError) *api.Error {
+	e := api.Invalid(err.Field, err.Message)
+	if err.Limit != "" {
+		e.Code, e.Limit, e.Used, e.Allowed = api.CodeLimit, err.Limit, err.Used, err.Allowed
+	}
+	return e
 }
 
 func fromJail(err error) *api.Error {

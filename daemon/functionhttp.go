@@ -78,6 +78,9 @@ func codeFault(err error) error {
 	if !errors.As(err, &fault) {
 		return err
 	}
+	if fault.Limit != "" {
+		return fromRequest(fault)
+	}
 	return &api.Error{Code: api.CodeRejected, Field: fault.Field, Message: fault.Message}
 }
 

@@ -128,35 +128,36 @@ func TestGreedy(t *testing.T) {
 	}
 	for name, g := range greedyJS {
 		t.Run("js "+name, func(t *testing.T) {
-			vm, err := p.engines.js.Get(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.engines.js.Put(vm)
-			var s stretch
-			g.judge(t, &s, &limits, executeBy(context.Background(), vm, ready(js(g.src)), limitHost(), func(r *run) error {
-				r.time.look = s.look
-				return r.main()
-			}))
+			g.judge(t, &limits, func(s *stretch) *Result {
+				vm, err := p.engines.js.Get(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.engines.js.Put(vm)
+				return executeBy(context.Background(), vm, ready(js(g.src)), limitHost(), func(r *run) error {
+					r.time.look = s.look
+					return r.main()
+				})
+			})
 		})
 	}
-	python, err := p.engines.forPython(t.Context())
+	engine, err := p.engines.forPython(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, g := range greedyPython {
 		t.Run("python "+name, func(t *testing.T) {
-			vm, err := python.Get(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer python.Put(vm)
-			var s stretch
-			r := &Request{Tenant: "alice", Language: "python", Main: "main.py", Modules: map[string]string{"main.py": "def main(i, env):\n" + g.src}}
-			g.judge(t, &s, &limits, executePythonBy(context.Background(), vm, ready(r), limitHost(), func(r *pythonRun) error {
-				r.time.look = s.look
-				return r.main()
-			}))
+			g.judge(t, &limits, func(s *stretch) *Result {
+				vm, err := engine.Get(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer engine.Put(vm)
+				return executePythonBy(context.Background(), vm, ready(python("def main(i, env):\n"+g.src)), limitHost(), func(r *pythonRun) error {
+					r.time.look = s.look
+					return r.main()
+				})
+			})
 		})
 	}
 }
@@ -169,9 +170,32 @@ func (s *stretch) look(used time.Duration) {
 	s.last = used
 }
 
-func (g *greedy) judge(t *testing.T, s *stretch, limits *Limits, res *Result) {
+// judge runs the code and looks how it ended, and when. A machine that is busy
+// counts something of others to a thread now and then, so what took long in one go
+// is measured again: if it is the code's, it takes as long the next time.
+func (g *greedy) judge(t *testing.T, limits *Limits, run func(*stretch) *Result) {
 	t.Helper()
-	s.look(res.Usage.CPU)
+	most := 5 * time.Millisecond
+	if g.host {
+		most = 100 * time.Millisecond
+	}
+	var over, longest time.Duration
+	for range 3 {
+		s := &stretch{}
+		res := run(s)
+		s.look(res.Usage.CPU)
+		g.wantEnd(t, res)
+		over, longest = max(0, res.Usage.CPU-limits.CPU), s.longest
+		if over <= 100*time.Millisecond && longest <= most || raceEnabled { // which slows down what is ours
+			t.Logf("%v over, longest stretch %v", over, longest)
+			return
+		}
+	}
+	t.Errorf("worked %v longer than it may, and %v in one go, where %v is the most", over, longest, most)
+}
+
+func (g *greedy) wantEnd(t *testing.T, res *Result) {
+	t.Helper()
 	end := res.Status
 	if e := res.Error; e != nil {
 		switch end = e.Limit; e.Kind {
@@ -183,19 +207,7 @@ func (g *greedy) judge(t *testing.T, s *stretch, limits *Limits, res *Result) {
 			}
 		}
 	}
-	over := max(0, res.Usage.CPU-limits.CPU)
-	t.Logf("%s, %v over, longest stretch %v", end, over, s.longest)
 	if !strings.Contains(" "+g.end+" ", " "+end+" ") {
-		t.Errorf("ended by %q, want %s: %+v", end, g.end, res.Error)
-	}
-	most := 5 * time.Millisecond
-	if g.host {
-		most = 100 * time.Millisecond
-	}
-	if raceEnabled { // which slows down what is ours
-		return
-	}
-	if over > 100*time.Millisecond || s.longest > most {
-		t.Errorf("worked %v longer than it may, and %v in one go, where %v is the most", over, s.longest, most)
+		t.Fatalf("ended by %q, want %s: %+v", end, g.end, res.Error)
 	}
 }

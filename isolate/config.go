@@ -80,6 +80,9 @@ func (e *WorkerError) Unwrap() error { return e.Err }
 // A RequestError says that a request is not well formed; nothing ran.
 type RequestError struct {
 	Field, Message string
+	// Limit, Used and Allowed are set where the request is well formed and too
+	// large: Limit is "code".
+	Limit, Used, Allowed string
 }
 
 func (e *RequestError) Error() string { return "isolate: " + e.Field + ": " + e.Message }

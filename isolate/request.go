@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -131,7 +132,8 @@ func (r *Request) validateModules() error {
 		}
 	}
 	if size > most {
-		return requestError("modules", "have %d bytes together, at most %d are taken", size, most)
+		return &RequestError{Field: "modules", Message: fmt.Sprintf("have %d bytes together, at most %d are taken", size, most),
+			Limit: "code", Used: strconv.Itoa(size), Allowed: strconv.Itoa(most)}
 	}
 	return nil
 }

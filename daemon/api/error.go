@@ -26,7 +26,7 @@ type Error struct {
 	Code       string    `json:"code" required:"true" enum:"invalid_request,denied,not_found,conflict,gone,too_large,busy,code_rejected,code_error,limit_exceeded,binding_error,canceled,unsupported,internal" doc:"Kind of error; decides the HTTP status."`
 	Message    string    `json:"message" required:"true" doc:"What happened and what to do about it."`
 	Field      string    `json:"field,omitempty" doc:"Full path of the request's field that is at fault."`
-	Limit      string    `json:"limit,omitempty" doc:"Which limit was exceeded: wall, cpu, memory, output, requests, calls, result, pids, disk, snapshots."`
+	Limit      string    `json:"limit,omitempty" doc:"Which limit was exceeded: wall, cpu, memory, output, lines, timers, requests, calls, answers, result, code, compile, pids, disk, snapshots."`
 	Used       string    `json:"used,omitempty" doc:"What was used of the limit, or given in the field."`
 	Allowed    string    `json:"allowed,omitempty" doc:"What is allowed."`
 	Position   *Position `json:"position,omitempty" doc:"Place in the caller's own source."`
