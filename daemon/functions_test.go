@@ -184,7 +184,7 @@ func TestDeployFaults(t *testing.T) {
 		{"loops", "t-a", "f", api.FunctionRequest{Language: "js", Code: "for (;;); export default () => 1", Limits: &policy.Limits{CPU: policy.Duration(100 * time.Millisecond)}}, api.CodeLimit, "", 0},
 		{"no code", "t-a", "f", api.FunctionRequest{Language: "js"}, api.CodeInvalidRequest, "code", 0},
 		{"shell", "t-a", "f", api.FunctionRequest{Language: "shell", Code: "ls"}, api.CodeInvalidRequest, "language", 0},
-		{"size", "t-a", "f", api.FunctionRequest{Language: "js", Code: "export default () => 1;" + strings.Repeat(" ", 1<<20)}, api.CodeRejected, "modules", 0},
+		{"size", "t-a", "f", api.FunctionRequest{Language: "js", Code: "export default () => 1;" + strings.Repeat(" ", 1<<20)}, api.CodeLimit, "modules", 0},
 		{"name", "t-a", "a b", api.FunctionRequest{Language: "js", Code: "export default () => 1"}, api.CodeInvalidRequest, "function", 0},
 		{"limits", "t-a", "f", api.FunctionRequest{Language: "js", Code: "export default () => 1", Limits: &policy.Limits{Wall: policy.Duration(time.Hour)}}, api.CodeInvalidRequest, "limits.wall", 0},
 		{"binding", "t-a", "f", api.FunctionRequest{Language: "js", Code: "export default () => 1", Bindings: map[string]api.BindingRequest{"x": {}}}, api.CodeDenied, "bindings.x", 0},

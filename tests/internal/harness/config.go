@@ -18,6 +18,9 @@ const (
 	IsolatePrefix = "iso-"
 	// StrictPrefix tenants have isolates with workers of their own.
 	StrictPrefix = "strict-"
+	// AmplePrefix tenants have isolates with limits that a slow machine does not
+	// meet by chance.
+	AmplePrefix = "ample-"
 	// NobodyPrefix tenants are agents whom the user "nobody" may act for.
 	NobodyPrefix = "t-nobody-"
 	// Stranger is granted nothing.
@@ -106,12 +109,24 @@ profiles:
       isolation: strict
       bindings: {DB: {type: db}, KV: {type: kv}, LOG: {type: log}}
       limits: {wall: %[2]s, cpu: %[3]s, memory: 32MiB, output: 64KiB}
+  ample:
+    isolate:
+      languages: [js, ts, python, wasm]
+      bindings: {KV: {type: kv}, LOG: {type: log}}
+      fetch: true
+      limits: {wall: 5m, cpu: 1m, memory: 128MiB, output: 1MiB}
+    egress:
+      - host: %[11]s
+        methods: [GET]
+        addresses: [%[8]s]
+        resolve: [%[9]s]
 tenants:
+  "%[16]s*": {profile: ample}
   "%[14]s*": {profile: strict}
   "%[12]s*": {profile: agent}
   "%[13]s*": {profile: plain}
 `, NobodyPrefix, WallLimit(), CPULimit(), JailMemory, JailCPUs, JailPids,
-		APIHost, w.Prefix, w.Addr, TokenName, OtherHost, AgentPrefix, IsolatePrefix, StrictPrefix, DeskSocket)
+		APIHost, w.Prefix, w.Addr, TokenName, OtherHost, AgentPrefix, IsolatePrefix, StrictPrefix, DeskSocket, AmplePrefix)
 }
 
 // configure writes what the daemon is started with to dir.

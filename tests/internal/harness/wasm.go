@@ -70,3 +70,8 @@ func wasmModule(export, typ, code string, imports ...string) []byte {
 	return []byte("\x00asm\x01\x00\x00\x00\x01" + sized(types) + "\x02" + sized(list) + "\x03\x02\x01\x00\x05\x03\x01\x00\x01" +
 		"\x07" + sized("\x01"+sized(export)+"\x00"+number(len(imports))) + "\x0a" + sized("\x01"+sized("\x01\x01\x7f"+code+"\x0b")))
 }
+
+// WasmGrow is a command that wants one page after the other.
+func WasmGrow() []byte {
+	return wasmModule("_start", "\x60\x00\x00", "\x03\x40"+i32(1)+"\x40\x00\x1a\x0c\x00\x0b")
+}
