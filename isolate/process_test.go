@@ -1,6 +1,10 @@
 package isolate
 
-import "testing"
+import (
+	"runtime"
+	"sync"
+	"testing"
+)
 
 // TestPatience: looking in vain gets rarer and rarer, and comes back.
 func TestPatience(t *testing.T) {
@@ -24,4 +28,37 @@ func TestPatience(t *testing.T) {
 	if n == 0 || n > 200 || !p.any() {
 		t.Errorf("took %d runs to be patient again: %+v", n, p)
 	}
+}
+
+// TestSpawn: whatever waits or works, each function runs once, and one goroutine
+// is kept at most.
+func TestSpawn(t *testing.T) {
+	w := &workerSide{runner: make(chan func())}
+	before := runtime.NumGoroutine()
+	ran := make([]int, 100)
+	for range 10 {
+		var group sync.WaitGroup
+		all := make(chan struct{})
+		for i := range ran {
+			group.Add(1)
+			w.spawn(func() {
+				defer group.Done()
+				if i%10 == 0 {
+					<-all // they are under way together
+				}
+				ran[i]++
+			})
+		}
+		close(all)
+		group.Wait()
+	}
+	for i, n := range ran {
+		if n != 10 {
+			t.Errorf("function %d ran %d times", i, n)
+		}
+	}
+	waitFor(t, func() bool { return runtime.NumGoroutine() <= before+1 && w.waits.Load() })
+	done := make(chan struct{})
+	w.spawn(func() { close(done) })
+	<-done
 }

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"sandboxd/internal/confine"
 	"sandboxd/internal/ipc"
@@ -43,7 +44,7 @@ func WorkerMain() {
 }
 
 func serveWorker(conn *ipc.Conn) error {
-	w := &workerSide{conn: conn, runs: map[uint64]*workerRun{}}
+	w := &workerSide{conn: conn, runs: map[uint64]*workerRun{}, runner: make(chan func())}
 	ready, err := w.prepare(context.Background())
 	if err != nil {
 		ready.Error = err.Error()
@@ -87,6 +88,9 @@ type workerSide struct {
 	mu   sync.Mutex
 	runs map[uint64]*workerRun
 	read chan struct{} // closed with the next frame; nil while nobody waits
+
+	runner chan func() // a goroutine that has run something waits here
+	waits  atomic.Bool // there is one
 }
 
 // softMemory is what the collector tries to keep the worker's own memory below.
@@ -255,13 +259,32 @@ func (w *workerSide) start(id uint64, job *jobMessage) {
 	w.mu.Lock()
 	w.runs[id] = r
 	w.mu.Unlock()
-	go func() {
+	w.spawn(func() {
 		defer cancel(nil)
 		if job.Function != "" {
 			r.runFunction(ctx, job)
 			return
 		}
 		runOn(ctx, w.engines, job, r, r.finish)
+	})
+}
+
+// spawn does what a go statement does. One goroutine is kept for the next run: to
+// make its stack large enough took more of a small call than its code.
+func (w *workerSide) spawn(f func()) {
+	select {
+	case w.runner <- f:
+		return
+	default:
+	}
+	go func() {
+		f()
+		for w.waits.CompareAndSwap(false, true) {
+			f = nil // it holds all of its run
+			f = <-w.runner
+			w.waits.Store(false)
+			f()
+		}
 	}()
 }
 
