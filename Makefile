@@ -119,19 +119,19 @@ install:
 	install -d -m 0755 $(LIBDIR)/sandboxd/guests
 	install -m 0644 $(BUILD)/guests/* $(LIBDIR)/sandboxd/guests/
 	install -d -m 0755 $(LIBDIR)/systemd/system
-	for unit in systemd/units/*.service systemd/units/*.socket; do \
+	@for unit in systemd/units/*.service systemd/units/*.socket; do \
 		sed 's|/usr/|$(PREFIX)/|g; s|/etc/sandboxd/|$(SYSCONFDIR)/sandboxd/|g' $$unit > $(LIBDIR)/systemd/system/$$(basename $$unit) && \
 		chmod 0644 $(LIBDIR)/systemd/system/$$(basename $$unit) || exit 1; done
 	install -D -m 0644 systemd/units/sandboxd.sysusers $(LIBDIR)/sysusers.d/sandboxd.conf
 	install -D -m 0644 systemd/units/sandboxd.tmpfiles $(LIBDIR)/tmpfiles.d/sandboxd.conf
 	install -d -m 0755 $(DESTDIR)$(SYSCONFDIR)/sandboxd
-	test -e $(DESTDIR)$(SYSCONFDIR)/sandboxd/policy.yaml || \
+	@test -e $(DESTDIR)$(SYSCONFDIR)/sandboxd/policy.yaml || \
 		install -m 0600 systemd/units/policy.yaml $(DESTDIR)$(SYSCONFDIR)/sandboxd/policy.yaml
 ifeq ($(DESTDIR),)
 	@if [ -d /run/systemd/system ]; then \
 		systemd-sysusers sandboxd.conf && systemd-tmpfiles --create sandboxd.conf && systemctl daemon-reload && \
 		echo "installed; next: systemctl enable --now sandboxd.socket"; \
-	else echo "installed; systemd does not run here, so nothing was started"; fi
+	else echo "installed; systemd does not run here, so nothing was started; next: sandboxd dev --policy FILE"; fi
 endif
 
 clean:
