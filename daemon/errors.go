@@ -143,6 +143,8 @@ func fromJail(err error) *api.Error {
 		return &api.Error{Code: api.CodeGone, Message: "the jail or the history asked for is gone"}
 	case errors.Is(err, jail.ErrBusy):
 		return &api.Error{Code: api.CodeBusy, Message: "the jail runs as many commands, or has as many watches, as it may, or a snapshot is being made", Retryable: true}
+	case errors.Is(err, jail.ErrTerminals):
+		return &api.Error{Code: api.CodeLimit, Limit: "terminals", Message: "the jail has as many terminals as it may have", Hint: "end commands that have one, or leave tty out", Retryable: true}
 	case errors.Is(err, jail.ErrNotFound):
 		return &api.Error{Code: api.CodeNotFound, Field: "snapshot", Message: "the tenant has no such snapshot"}
 	case errors.Is(err, jail.ErrSnapshotLimit):

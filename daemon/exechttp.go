@@ -97,9 +97,6 @@ func checkExec(req *api.ExecRequest) error {
 	if req.Cwd != "" && !path.IsAbs(req.Cwd) || strings.Contains(req.Cwd, "\x00") {
 		return api.Invalid("cwd", "must be an absolute path")
 	}
-	if req.TTY != nil {
-		return &api.Error{Code: api.CodeUnsupported, Field: "tty", Message: "terminals are not built in yet", Hint: "leave tty out; stdin works with \"stdin\": true"}
-	}
 	if req.User != "" {
 		return &api.Error{Code: api.CodeUnsupported, Field: "user", Message: "commands run as the jail's one user", Hint: "leave user out"}
 	}
@@ -120,7 +117,11 @@ func (j *tenantJail) planExec(req *api.ExecRequest, caller policy.Caller) (*exec
 		id = newID("exec-")
 	}
 	e := &execution{id: id, caller: caller, argv: req.Argv, timeout: timeout, output: j.limits.Output.Bytes(), background: req.Background}
-	return e, jail.ExecSpec{Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, Stdin: req.Stdin, Timeout: timeout, Output: e.output, Background: req.Background}, nil
+	spec := jail.ExecSpec{Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, Stdin: req.Stdin, Timeout: timeout, Output: e.output, Background: req.Background}
+	if req.TTY != nil {
+		spec.Terminal, spec.Stdin = ptr(sizeOf(req.TTY)), false
+	}
+	return e, spec, nil
 }
 
 // maxAnswer bounds what one answer that is no stream holds of each output.

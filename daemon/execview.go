@@ -12,7 +12,7 @@ func (e *execution) describe() api.Process {
 	info := e.proc.Info()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p := api.Process{ExecID: e.id, Tenant: e.j.tenant, Argv: e.argv, State: "running", Background: e.background, Pid: info.Pid,
+	p := api.Process{ExecID: e.id, Tenant: e.j.tenant, Argv: e.argv, State: "running", Background: e.background, TTY: e.proc.Terminal() != nil, Pid: info.Pid,
 		Started: info.Started, Timeout: policy.Duration(e.timeout), Denials: append([]api.Denial(nil), e.denials...), Receipt: e.receipt, Events: info.Events}
 	if p.Started.IsZero() {
 		p.Started = e.begun

@@ -128,7 +128,7 @@ func TestCheckExec(t *testing.T) {
 		{"nothing", api.ExecRequest{}, "argv"},
 		{"both", api.ExecRequest{Argv: []string{"a"}, Command: "b"}, "command"},
 		{"empty program", api.ExecRequest{Argv: []string{""}}, "argv[0]"},
-		{"terminal", api.ExecRequest{Argv: []string{"a"}, TTY: &api.TTY{Cols: 1, Rows: 1}}, "tty"},
+		{"terminal", api.ExecRequest{Argv: []string{"a"}, TTY: &api.TTY{Cols: 1, Rows: 1}}, ""},
 		{"user", api.ExecRequest{Argv: []string{"a"}, User: "root"}, "user"},
 		{"id", api.ExecRequest{Argv: []string{"a"}, ExecID: "../x"}, "exec_id"},
 		{"env", api.ExecRequest{Argv: []string{"a"}, Env: map[string]string{"": ""}}, `env[""]`},

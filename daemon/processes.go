@@ -16,6 +16,9 @@ import (
 // handleStdin copies the body to the command's standard input.
 func (d *Daemon) handleStdin(q *request) error {
 	return d.awake(q, func(_ *tenantJail, e *execution) error {
+		if t := e.proc.Terminal(); t != nil {
+			return d.typeBody(q, t)
+		}
 		w := e.proc.Stdin()
 		if w == nil {
 			return &api.Error{Code: api.CodeConflict, Message: "standard input is not open", Hint: "start the command with \"stdin\": true"}

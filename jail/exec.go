@@ -204,6 +204,9 @@ func (p *Process) descriptors(files []*os.File, ours *[]*os.File) error {
 	}
 	*ours = append(*ours, group)
 	files[3] = group
+	if p.spec.Terminal != nil {
+		return p.terminalFiles(files, ours)
+	}
 	for i, f := range p.spec.Files {
 		switch {
 		case f != nil:
@@ -244,7 +247,7 @@ func pipeFor(i int) (child, own *os.File, err error) {
 }
 
 func (p *Process) message() *wire.Exec {
-	layers := []map[string]string{baseEnv(p.j.tenant), p.j.spec.Env, p.spec.Env}
+	layers := []map[string]string{baseEnv(p.j.tenant), terminalEnv(p.spec.Terminal), p.j.spec.Env, p.spec.Env}
 	env, byName := environ(layers...)
 	cwd := p.spec.Cwd
 	if cwd == "" {
@@ -253,6 +256,7 @@ func (p *Process) message() *wire.Exec {
 	p.spec.Env = maps.Clone(p.spec.Env)
 	return &wire.Exec{
 		ID: p.num, Argv: p.spec.Argv, Env: env, Cwd: cwd, Paths: searchPaths(p.spec.Argv[0], byName["PATH"]),
+		Terminal: p.spec.Terminal != nil,
 	}
 }
 

@@ -28,7 +28,8 @@ func (p *Process) copyOutput(kind string, f *os.File) {
 		}
 		rest := errors.Is(err, os.ErrDeadlineExceeded) && p.drain(kind, f, buf)
 		p.drained.Done()
-		if rest {
+		// A terminal goes with its leader: who was left behind is hung up.
+		if rest && p.term == nil {
 			f.SetReadDeadline(time.Time{})
 			io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{f}, buf)
 		}
@@ -37,7 +38,7 @@ func (p *Process) copyOutput(kind string, f *os.File) {
 	}
 }
 
-// drain takes what a pipe can hold at most and reports whether somebody still
+// drain takes what a pipe or a terminal can hold at most and reports whether somebody still
 // has its other end.
 func (p *Process) drain(kind string, f *os.File, buf []byte) bool {
 	open := false
@@ -46,7 +47,10 @@ func (p *Process) drain(kind string, f *os.File, buf []byte) bool {
 		return false
 	}
 	raw.Control(func(fd uintptr) {
-		left, err := unix.FcntlInt(fd, unix.F_GETPIPE_SZ, 0)
+		left, err := terminalBuffer, error(nil)
+		if p.term == nil {
+			left, err = unix.FcntlInt(fd, unix.F_GETPIPE_SZ, 0)
+		}
 		if err != nil {
 			return
 		}

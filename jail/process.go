@@ -27,6 +27,7 @@ type Process struct {
 	group group
 	hist  *history
 	pipes [3]*os.File // our ends: stdin, stdout, stderr
+	term  *Terminal   // nil without one; its master is pipes[1]
 
 	started chan error    // sandbox-init's word, one
 	ready   chan struct{} // closed when begin or fail has run
@@ -282,7 +283,14 @@ func (p *Process) Signal(ctx context.Context, sig unix.Signal) error {
 // Kill ends everything that the command has started.
 func (p *Process) Kill(context.Context) error { return p.group.kill() }
 
-// Stdin is the command's standard input; nil unless ExecSpec.Stdin was set.
+// Terminal is the command's terminal; nil unless ExecSpec.Terminal was set.
+func (p *Process) Terminal() *Terminal {
+	<-p.ready
+	return p.term
+}
+
+// Stdin is the command's standard input; nil unless ExecSpec.Stdin was set, and
+// for a command with a terminal.
 func (p *Process) Stdin() io.WriteCloser {
 	<-p.ready
 	if p.pipes[0] == nil {

@@ -144,6 +144,12 @@ func (s *ExecSpec) check() error {
 	if s.Cwd != "" && (!strings.HasPrefix(s.Cwd, "/") || strings.ContainsRune(s.Cwd, 0) || len(s.Cwd) > 4095) {
 		return &SpecError{Field: "cwd", Message: "must be an absolute path of the jail"}
 	}
+	if s.Terminal != nil && (s.Terminal.Cols == 0 || s.Terminal.Rows == 0) {
+		return &SpecError{Field: "tty", Message: "has no size"}
+	}
+	if s.Terminal != nil && s.Files != (ExecSpec{}).Files {
+		return &SpecError{Field: "tty", Message: "takes the place of descriptors: give one or the other"}
+	}
 	if s.Timeout < 0 {
 		return &SpecError{Field: "timeout", Message: "is negative"}
 	}

@@ -104,6 +104,10 @@ type ExecSpec struct {
 	Env map[string]string
 	// Stdin opens a pipe for Process.Stdin; otherwise it is /dev/null.
 	Stdin bool
+	// Terminal, if set, makes 0, 1 and 2 a new terminal of this size, the
+	// command's controlling one. Its output is one stream (EventStdout), and
+	// Process.Terminal is open whatever Stdin says.
+	Terminal *Size
 	// Files are the caller's own descriptors for 0, 1, 2 (nil entries: ours).
 	Files [3]*os.File
 	// Timeout kills the whole tree of this exec; 0 means none but the jail's.
@@ -115,6 +119,9 @@ type ExecSpec struct {
 	// treats all alike.
 	Background bool
 }
+
+// A Size of a terminal, in characters.
+type Size struct{ Cols, Rows uint16 }
 
 // Event kinds.
 const (

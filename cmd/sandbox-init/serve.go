@@ -115,6 +115,9 @@ func (s *server) program(m *wire.Exec, files []*os.File, end *os.File) *sys.Prog
 	p.Descriptors(int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd()), int(end.Fd()), int(files[fileGate].Fd()))
 	p.CloseOnExec(3)
 	p.Call("setsid", unix.SYS_SETSID)
+	if m.Terminal {
+		p.Call("terminal", unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0)
+	}
 	p.Call("umask", unix.SYS_UMASK, 0o022)
 	p.IDs(s.uid, s.gid)
 	p.CapNone()

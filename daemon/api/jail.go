@@ -63,7 +63,7 @@ type ExecRequest struct {
 	Cwd        string            `json:"cwd,omitempty" max:"4096"`
 	Env        map[string]string `json:"env,omitempty" max:"1024"`
 	Stdin      bool              `json:"stdin,omitempty" doc:"Opens standard input for …/stdin; otherwise it is /dev/null."`
-	TTY        *TTY              `json:"tty,omitempty"`
+	TTY        *TTY              `json:"tty,omitempty" doc:"Runs it on a terminal, whose output is all stdout; …/stdin types, …/resize and …/tty serve it."`
 	Timeout    policy.Duration   `json:"timeout,omitempty" doc:"Kills the whole process tree of this command."`
 	Background bool              `json:"background,omitempty" doc:"Answers as soon as it started."`
 	ExecID     string            `json:"exec_id,omitempty" max:"128" doc:"The same id again follows, never runs twice."`
@@ -76,6 +76,11 @@ type TTY struct {
 	Rows int `json:"rows" required:"true" min:"1" max:"10000"`
 }
 
+// TerminalControl is what a terminal's WebSocket takes beside input.
+type TerminalControl struct {
+	Resize *TTY `json:"resize" required:"true"`
+}
+
 // Process is a command in a jail: running, or ended and how.
 type Process struct {
 	ExecID     string          `json:"exec_id" required:"true"`
@@ -83,6 +88,7 @@ type Process struct {
 	Argv       []string        `json:"argv"`
 	State      string          `json:"state" required:"true" enum:"running,exited"`
 	Background bool            `json:"background,omitempty"`
+	TTY        bool            `json:"tty,omitempty" doc:"It runs on a terminal."`
 	Pid        int             `json:"pid,omitempty" doc:"Number inside the jail, for people."`
 	Started    time.Time       `json:"started"`
 	ExitCode   *int            `json:"exit_code,omitempty" doc:"From waitid only; absent while it runs and when a signal ended it."`

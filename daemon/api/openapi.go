@@ -28,6 +28,7 @@ func OpenAPI(version string) ([]byte, error) {
 		item[strings.ToLower(r.Method)] = g.operation(r)
 	}
 	g.schema(typeOf[ErrorBody]())
+	g.schema(typeOf[TerminalControl]())
 	return json.MarshalIndent(object{
 		"openapi": "3.1.0",
 		"info": object{"title": "sandboxd", "version": version,

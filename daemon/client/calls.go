@@ -207,6 +207,11 @@ func (c *Client) Stdin(ctx context.Context, tenant, exec string, r io.Reader, cl
 		body: r, media: "application/octet-stream"})
 }
 
+// Resize changes the size of a command's terminal.
+func (c *Client) Resize(ctx context.Context, tenant, exec string, size api.TTY) error {
+	return c.do(ctx, call{method: http.MethodPost, path: processPath(tenant, exec, "/resize"), json: size})
+}
+
 // Wait waits for a command's port, output or end.
 func (c *Client) Wait(ctx context.Context, tenant, exec string, r *api.WaitRequest) (*api.WaitAnswer, error) {
 	return get[api.WaitAnswer](ctx, c, call{method: http.MethodPost, path: processPath(tenant, exec, "/wait"), json: r})

@@ -50,6 +50,8 @@ type Exec struct {
 	Cwd  string
 	// Paths are the files to try to execute, in order.
 	Paths []string
+	// Terminal says that stdin is a terminal, to be the command's controlling one.
+	Terminal bool
 }
 
 // Signal goes to the process group that a command leads.
@@ -116,6 +118,7 @@ func (m *Exec) Marshal() []byte {
 	w.strs(m.Env)
 	w.str(m.Cwd)
 	w.strs(m.Paths)
+	w.flag(m.Terminal)
 	return w.b
 }
 
@@ -186,7 +189,7 @@ func Unmarshal(b []byte) (any, error) {
 		c.InitFilter, c.ExecFilter = r.bytes(), r.bytes()
 		m = c
 	case kindExec:
-		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs()}
+		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs(), Terminal: r.flag()}
 	case kindSignal:
 		m = &Signal{ID: r.u64(), Signal: r.u64()}
 	case kindRoot:
