@@ -26,6 +26,12 @@ func (p *Process) copyOutput(kind string, f *os.File) {
 		if err == nil {
 			continue
 		}
+		if p.term != nil {
+			// Nobody may have it any more and the leader live on; were the master
+			// closed now, the hangup would be the leader's end.
+			<-p.leaderGone
+			err = os.ErrDeadlineExceeded
+		}
 		rest := errors.Is(err, os.ErrDeadlineExceeded) && p.drain(kind, f, buf)
 		p.drained.Done()
 		// A terminal goes with its leader: who was left behind is hung up.

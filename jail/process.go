@@ -35,6 +35,8 @@ type Process struct {
 	drained sync.WaitGroup
 	done    chan struct{} // closed after the exit event
 
+	leaderGone chan struct{} // closed when the leader has ended
+
 	mu        sync.Mutex
 	begun     time.Time
 	pid       int
@@ -48,7 +50,7 @@ type Process struct {
 func newProcess(j *Jail, num uint64, spec ExecSpec) *Process {
 	return &Process{
 		j: j, num: num, spec: spec, group: j.cgroup.child(fmt.Sprintf("exec-%d", num)),
-		hist: newHistory(j.runDir()), started: make(chan error, 1), ready: make(chan struct{}), done: make(chan struct{}), begun: time.Now(),
+		hist: newHistory(j.runDir()), started: make(chan error, 1), ready: make(chan struct{}), done: make(chan struct{}), leaderGone: make(chan struct{}), begun: time.Now(),
 	}
 }
 
@@ -150,6 +152,7 @@ func (p *Process) jailEnded(cause string) {
 }
 
 func (p *Process) finish(exit *Exit) {
+	close(p.leaderGone)
 	// What the leader wrote before its end is in the pipes; whoever else holds
 	// them may go on writing, to nobody.
 	for _, f := range p.pipes[1:] {

@@ -110,7 +110,7 @@ func TestTerminalKeys(t *testing.T) {
 	typed(t, p, "\x1a")
 	last = shows(t, p, last, "Stopped")
 	typed(t, p, "fg\r")
-	last = shows(t, p, last, "<runs>")
+	last = shows(t, p, last, "<runs>cat\r\n")
 	typed(t, p, "again\r")
 	last = shows(t, p, last, "again\r\nagain\r\n")
 	typed(t, p, "\x03")
@@ -139,6 +139,15 @@ func TestTerminalOutput(t *testing.T) {
 		if o := collect(t, t.Context(), onTerminal(t, j, "echo out; exit 3")); o.stdout != "out\r\n" || o.exit.Code != 3 {
 			t.Fatalf("%+v", o)
 		}
+	}
+}
+
+// A leader that closes the terminal before it ends, ends as it likes.
+func TestTerminalClosedByItsLeader(t *testing.T) {
+	j := testJail(t, testManager(t), "alice")
+	p := onTerminal(t, j, "echo out; exec <&- >&- 2>&-; sleep 0.2; exit 9")
+	if o := collect(t, t.Context(), p); o.stdout != "out\r\n" || o.exit.Code != 9 {
+		t.Fatalf("%+v", o)
 	}
 }
 

@@ -34,6 +34,7 @@ func (a *app) execCommand() *cobra.Command {
 comes as it is, also to a terminal, and its exit code is sandboxctl's own (128
 and the signal's number when a signal ended it). An interrupt goes to the command.`,
 		Example: `  sandboxctl exec bob -- npm test
+  sandboxctl exec -it bob -- bash
   sandboxctl exec --background --id dev bob -- npm run dev`,
 		Args: args(2, -1, "TENANT -- ARGV…"),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -55,7 +56,7 @@ and the signal's number when a signal ended it). An interrupt goes to the comman
 	fl.BoolVarP(&f.background, "background", "d", false, "return as soon as it has started")
 	fl.StringVar(&f.id, "id", "", "exec id of your own: the same again follows, never runs twice")
 	fl.BoolVarP(&f.interactive, "stdin", "i", false, "pass standard input on")
-	fl.BoolVarP(&f.tty, "tty", "t", false, "with a terminal")
+	fl.BoolVarP(&f.tty, "tty", "t", false, "on a terminal: this one (with -i), or with -d one to attach to with -it and the same --id")
 	return c
 }
 
@@ -65,6 +66,9 @@ func (a *app) exec(ctx context.Context, f *execFlags, tenant string, argv []stri
 		return err
 	}
 	req := &api.ExecRequest{Argv: argv, Cwd: f.cwd, Env: env, Timeout: policy.Duration(f.timeout), Background: f.background, ExecID: f.id, Stdin: f.interactive}
+	if f.tty && !f.interactive && !f.background {
+		return usagef("exec -t needs -i, or -d")
+	}
 	if f.tty {
 		req.TTY = &api.TTY{Cols: 80, Rows: 24}
 	}
@@ -82,6 +86,9 @@ func (a *app) exec(ctx context.Context, f *execFlags, tenant string, argv []stri
 	if req.ExecID == "" {
 		// Known before it starts, for standard input and signals.
 		req.ExecID = "ctl-" + strings.ToLower(rand.Text())
+	}
+	if f.tty {
+		return a.execOnTerminal(ctx, tenant, req, f.id != "")
 	}
 	return a.followExec(ctx, tenant, req)
 }

@@ -97,7 +97,7 @@ var Routes = []Route{
 	{Name: "process-resize", Method: "POST", Pattern: processPath + "/resize", Tenant: true, Summary: "Change the size of its terminal.", Request: typeOf[TTY](), Status: 204},
 	{Name: "process-tty", Method: "GET", Pattern: processPath + "/tty", Tenant: true, Status: 101,
 		Summary: "Its terminal as a WebSocket. Each frame that comes is one event, so that seq counts frames from after on: binary for output, text for the others, as JSON (Event). Each that is sent is input if binary, or a TerminalControl as JSON text. Any number may be open; one that breaks off continues with after.",
-		Query: []Query{{"after", "integer", "Only events with a higher seq."}}},
+		Query:   []Query{{"after", "integer", "Only events with a higher seq."}}},
 	{Name: "process-wait", Method: "POST", Pattern: processPath + "/wait", Tenant: true, Summary: "Wait for its port, its output or its end.",
 		Request: typeOf[WaitRequest](), Response: typeOf[WaitAnswer]()},
 	{Name: "process-delete", Method: "DELETE", Pattern: processPath, Tenant: true, Summary: "Kill its whole tree; idempotent.", Status: 204},

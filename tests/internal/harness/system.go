@@ -125,8 +125,7 @@ type Outcome struct {
 func (s *System) Ctl(ctx context.Context, stdin string, args ...string) (Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, Scale(time.Minute))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.ctl, args...)
-	cmd.Env = append(os.Environ(), "SANDBOXD_SOCKET="+s.API.Socket)
+	cmd := s.CtlCommand(ctx, args...)
 	cmd.Stdin = bytes.NewBufferString(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -136,6 +135,13 @@ func (s *System) Ctl(ctx context.Context, stdin string, args ...string) (Outcome
 		return Outcome{}, fmt.Errorf("sandboxctl: %w", err)
 	}
 	return Outcome{Stdout: stdout.String(), Stderr: stderr.String(), Code: cmd.ProcessState.ExitCode()}, nil
+}
+
+// CtlCommand is sandboxctl with these arguments, to be started by the caller.
+func (s *System) CtlCommand(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, s.ctl, args...)
+	cmd.Env = append(os.Environ(), "SANDBOXD_SOCKET="+s.API.Socket)
+	return cmd
 }
 
 // Bin is the folder with the programs that `make build` made.
