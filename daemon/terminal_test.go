@@ -152,3 +152,23 @@ func TestTerminalRefusals(t *testing.T) {
 		t.Errorf("%+v", v.exec)
 	}
 }
+
+// A viewer who does not read holds up neither the command nor the others.
+func TestTerminalSlowViewer(t *testing.T) {
+	d := startDaemon(t)
+	req := sh("read -r go; seq 300000 | tail -c 1500000; echo last")
+	req.TTY, req.Background, req.ExecID = &api.TTY{Cols: 80, Rows: 24}, true, "flood"
+	if _, err := d.api.Exec(within(t), "t-a", req); err != nil {
+		t.Fatal(err)
+	}
+	slow, fast := attach(t, d, "flood", 0), attach(t, d, "flood", 0)
+	slow.send(websocket.MessageBinary, "go\r")
+	fast.until("")
+	if !strings.HasSuffix(fast.out, "300000\r\nlast\r\n") || *fast.exec.ExitCode != 0 {
+		t.Fatalf("%d bytes, %+v", len(fast.out), fast.exec)
+	}
+	slow.until("")
+	if slow.out != fast.out {
+		t.Errorf("%d bytes for the slow one, %d for the other", len(slow.out), len(fast.out))
+	}
+}
