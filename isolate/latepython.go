@@ -127,6 +127,7 @@ func (p *workerPool) bootPython(o cpython.BootOptions, dir string) {
 	if err != nil {
 		if p.ctx.Err() == nil {
 			p.log.Error("there is no Python in isolates", "error", err)
+			p.tellPreparing(fmt.Sprintf("Python could not be prepared: %s", err))
 		}
 		if s != nil {
 			err = errors.Join(err, s.Close())

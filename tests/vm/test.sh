@@ -45,8 +45,17 @@ if [ "$(cat $warm/key 2>/dev/null)" != "$key" ]; then
     env -u HOME -u XDG_CACHE_HOME build/sandboxd dev --state "$PWD/$warm/state" >$warm/said 2>&1 &
     dev=$!
     exec 8<$warm/said # open until its end: it must not write to nobody
-    line=''
-    while [ "$line" != ready ] && read -r line <&8; do echo "warm: $line" >&2; done
+    # It is ready before Python is, which it prepares meanwhile.
+    ready='' python=''
+    while [ -z "$ready" ] || [ -z "$python" ]; do
+        read -r line <&8 || { echo "warm: sandboxd dev ended" >&2; exit 1; }
+        echo "warm: $line" >&2
+        case $line in
+            ready) ready=1 ;;
+            'Python is ready'*) python=1 ;;
+            'Python could not'*) exit 1 ;;
+        esac
+    done
     kill $dev
     wait $dev
     dev=''
