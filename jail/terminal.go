@@ -33,7 +33,18 @@ var ErrTerminals = errors.New("jail: too many terminals")
 // A Terminal is our end of a command's terminal. Several may use it at once.
 type Terminal struct {
 	master *os.File
-	typing chan struct{} // holds a token while somebody writes
+	typing chan struct{}   // holds a token while somebody writes
+	ended  <-chan struct{} // closed with the command's end
+}
+
+// over tells that the command has ended. Its master may be open a moment longer.
+func (t *Terminal) over() bool {
+	select {
+	case <-t.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // terminalEnv tells programs what the terminal is; the jail's and the command's
@@ -57,7 +68,7 @@ func (p *Process) terminalFiles(files []*os.File, ours *[]*os.File) error {
 	*ours = append(*ours, slave)
 	files[0], files[1], files[2] = slave, slave, slave
 	p.pipes[1] = master
-	p.term = &Terminal{master: master, typing: make(chan struct{}, 1)}
+	p.term = &Terminal{master: master, typing: make(chan struct{}, 1), ended: p.done}
 	return nil
 }
 
@@ -129,7 +140,7 @@ func (t *Terminal) Resize(size Size) error {
 		return &SpecError{Field: "cols", Message: "a terminal has at least one column and one row"}
 	}
 	raw, err := t.master.SyscallConn()
-	if err != nil {
+	if err != nil || t.over() {
 		return ErrGone
 	}
 	var serr error
@@ -152,6 +163,9 @@ func (t *Terminal) Type(ctx context.Context, data []byte) (n int, err error) {
 		defer func() { <-t.typing }()
 	case <-ctx.Done():
 		return 0, ctx.Err()
+	}
+	if t.over() {
+		return 0, ErrGone
 	}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

@@ -29,6 +29,7 @@ var valid = map[string]string{
 	"exec":            `{"argv":["true"]}`,
 	"process-signal":  `{"signal":"CONT"}`,
 	"process-wait":    `{"exit":true}`,
+	"process-resize":  `{"cols":80,"rows":24}`,
 	"port-expose":     `{}`,
 	"snapshot-create": `{}`,
 	"git":             `{"clone":{"url":"https://git.world.test/x.git"}}`,

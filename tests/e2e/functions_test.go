@@ -124,7 +124,7 @@ func TestFunctionIsRefused(t *testing.T) {
 		{"no export", "js", "export const a = 1", api.CodeRejected, 0},
 		{"loop", "js", "for (;;);\nexport default () => 1", api.CodeLimit, 0},
 		{"python loop", "python", "while True:\n    pass\ndef main(input, env):\n    return 1\n", api.CodeLimit, 0},
-		{"too large", "js", "export default () => 1;" + strings.Repeat(" ", 2<<20), api.CodeRejected, 0},
+		{"too large", "js", "export default () => 1;" + strings.Repeat(" ", 2<<20), api.CodeLimit, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := do(t, "PUT", functionPath(who, "f"), api.FunctionRequest{Language: tc.language, Code: tc.code})
