@@ -78,7 +78,9 @@ func (j *Jail) DiskFull() string {
 	bytes, inodes := j.diskUsage()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	const nearly = 50 // a fiftieth free is full: the last block is seldom got
+	// A twenty-fifth free is full: ext4 keeps a fiftieth back for itself, and the
+	// last block is seldom got.
+	const nearly = 25
 	switch {
 	case j.state != StateRunning && j.state != StateFrozen:
 	case bytes >= j.limits.Disk-j.limits.Disk/nearly:
@@ -287,7 +289,12 @@ func (j *Jail) diskUsage() (bytes, inodes int64) {
 	case DiskImage:
 		var st unix.Statfs_t
 		if err := unix.Fstatfs(int(d.Fd()), &st); err == nil {
-			return int64(st.Blocks-st.Bfree) * st.Bsize, int64(st.Files - st.Ffree)
+			j.mu.Lock()
+			limit := j.limits.Disk
+			j.mu.Unlock()
+			// What the file system takes for itself counts: it is full at the limit.
+			own := max(limit-int64(st.Blocks)*st.Bsize, 0)
+			return own + int64(st.Blocks-st.Bfree)*st.Bsize, int64(st.Files - st.Ffree)
 		}
 	}
 	return -1, -1
