@@ -58,9 +58,6 @@ func (a *assembler) plan(info *Info) error {
 		return err
 	}
 	a.planPieces()
-	if a.o.StripData && a.info.DropsData {
-		return &OptionError{"StripData", "the module drops data segments, whose state an image does not hold"}
-	}
 	if own := len(a.info.Memories) - a.importedMemories; own == 0 && (a.o.MemoryMin != 0 || a.o.MemoryMax != 0) {
 		return &OptionError{"MemoryMin", "the module has no memory of its own"}
 	}
@@ -188,8 +185,6 @@ func (a *assembler) section(id int) ([]byte, error) {
 			return nil, nil
 		}
 		return appendU32(nil, a.shift(a.start)), nil
-	case secDataCount, secData:
-		return a.data(id), nil
 	case secCode:
 		return a.code()
 	}
@@ -316,30 +311,6 @@ func (a *assembler) exportSection() []byte {
 		n++
 	}
 	return a.extended(secExport, n, more)
-}
-
-// data returns the data or data count section. Stripped segments that code
-// refers to stay as passive ones without content: that is what an active
-// segment is once it has been copied to memory.
-func (a *assembler) data(id int) []byte {
-	if !a.o.StripData {
-		return a.extended(id, 0, nil)
-	}
-	if !a.info.InitsMemory || len(a.segments) == 0 {
-		return nil
-	}
-	if id == secDataCount {
-		return a.extended(id, 0, nil)
-	}
-	out := appendU32(nil, uint32(len(a.segments)))
-	for _, s := range a.segments {
-		if s.passive {
-			out = append(out, a.wasm[s.pos:s.end]...)
-		} else {
-			out = append(out, 1, 0)
-		}
-	}
-	return out
 }
 
 func (a *assembler) code() ([]byte, error) {

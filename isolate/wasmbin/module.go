@@ -67,12 +67,6 @@ type body struct {
 	calls      bool   // there is a call in it
 }
 
-// A segment is a data segment.
-type segment struct {
-	span
-	passive bool
-}
-
 // A module is a decoded binary.
 type module struct {
 	wasm     []byte
@@ -83,7 +77,6 @@ type module struct {
 	refs     []ref // in global, export and element sections, by position
 	bodies   []body
 	moves    [2]bool // memory.fill, memory.copy are used
-	segments []segment
 
 	importedTables, importedMemories, importedGlobals int
 
@@ -201,8 +194,8 @@ func (m *module) checkWhole(r *reader) {
 		r.fail("%d bodies for %d functions", len(m.bodies), m.info.Functions)
 	}
 	r.section = "data"
-	if m.hasCount && int(m.dataCount) != len(m.segments) {
-		r.fail("%d segments, %d announced", len(m.segments), m.dataCount)
+	if m.hasCount && int(m.dataCount) != m.info.DataSegments {
+		r.fail("%d segments, %d announced", m.info.DataSegments, m.dataCount)
 	}
 	if len(m.info.Memories) > 1 {
 		r.section = "memory"

@@ -20,9 +20,6 @@ type Options struct {
 	// Needs Meter.
 	StackExport string
 
-	// StripData makes active data segments empty: for instances whose memory
-	// comes from an image. Refused where the module uses data.drop.
-	StripData bool
 	// DropStart removes the start function's call.
 	DropStart bool
 	// ExportGlobals, if not empty, exports every mutable global of the module

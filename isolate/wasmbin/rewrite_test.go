@@ -62,41 +62,18 @@ func TestExportGlobals(t *testing.T) {
 	}
 }
 
-func TestStripDataAndDropStart(t *testing.T) {
-	wasm, info := mustRewrite(t, stateful().bytes(), Options{StripData: true, DropStart: true, ExportGlobals: "g"})
+func TestDropStart(t *testing.T) {
+	wasm, info := mustRewrite(t, stateful().bytes(), Options{DropStart: true, ExportGlobals: "g"})
 	if !info.HasStart || info.DataBytes != 5 {
 		t.Errorf("facts are not the input's: %+v", info)
 	}
 	h := newHost(t)
 	m := h.instantiate(wasm)
-	if b, _ := m.Memory().Read(8, 5); !bytes.Equal(b, make([]byte, 5)) {
+	if b, _ := m.Memory().Read(8, 5); string(b) != "hello" {
 		t.Errorf("memory holds %q", b)
 	}
 	if got := m.ExportedGlobal("g0").Get(); got != 5 {
 		t.Errorf("start has run: %d", got)
-	}
-}
-
-// Passive segments keep their content and their numbers when active ones go.
-func TestStripDataKeepsPassive(t *testing.T) {
-	var a asm
-	a.memory = &Memory{Min: 1}
-	a.count = true
-	a.data = []asmData{{offset: 1, bytes: []byte("active")}, {passive: true, bytes: []byte("passive")}, {offset: 90, bytes: []byte("x")}}
-	a.fn("init", nil, nil, nil, i32(32), i32(0), i32(7), fc(fcMemoryInit, 1, 0))
-	a.fn("gone", nil, nil, nil, i32(32), i32(0), i32(1), fc(fcMemoryInit, 0, 0))
-	a.exports = append(a.exports, Export{"memory", KindMemory, 0})
-	wasm, _ := mustRewrite(t, a.bytes(), Options{StripData: true})
-	h := newHost(t)
-	m := h.instantiate(wasm)
-	if _, err := m.ExportedFunction("init").Call(h.ctx); err != nil {
-		t.Fatal(err)
-	}
-	if b, _ := m.Memory().Read(0, 39); string(b) != strings.Repeat("\x00", 32)+"passive" {
-		t.Errorf("memory holds %q", b)
-	}
-	if _, err := m.ExportedFunction("gone").Call(h.ctx); err == nil {
-		t.Error("an active segment can be used after instantiation")
 	}
 }
 
@@ -145,9 +122,6 @@ func TestAddedExports(t *testing.T) {
 
 func TestOptionErrors(t *testing.T) {
 	plain := stateful()
-	drops := stateful()
-	drops.count = true
-	drops.fn("drop", nil, nil, nil, fc(fcDataDrop, 0))
 	var imports asm
 	imports.importFunc("sandboxd", "out_of_fuel", nil, nil)
 	var bare asm
@@ -167,7 +141,6 @@ func TestOptionErrors(t *testing.T) {
 		{"no such function", plain, Options{Exports: []Export{{"a", KindFunc, 2}}}, "Exports"},
 		{"no such kind", plain, Options{Exports: []Export{{"a", 9, 0}}}, "Exports"},
 		{"imports the host's function", &imports, testOptions, "OutOfFuelName"},
-		{"drops data", drops, Options{StripData: true}, "StripData"},
 		{"less memory", stateful(), Options{MemoryMax: 1, MemoryMin: 2}, "MemoryMax"},
 		{"no memory", &bare, Options{MemoryMin: 1}, "MemoryMin"},
 	} {

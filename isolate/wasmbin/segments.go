@@ -73,7 +73,6 @@ func (m *module) readData(r *reader) {
 		if flags == 1 {
 			m.info.PassiveData++
 		}
-		m.segments = append(m.segments, segment{span{uint32(start), uint32(r.pos)}, flags == 1})
 	}
 }
 
