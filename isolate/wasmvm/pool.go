@@ -3,7 +3,6 @@ package wasmvm
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 )
@@ -22,12 +21,10 @@ type PoolOptions[V any] struct {
 	// at once, Trim all of it.
 	Prepare, Cool, Trim func(V) error
 	// Idle is how many clean VMs are made ahead, and kept however long nobody
-	// wants them. Most is how many are kept for TrimAfter; less than Idle means
-	// Idle.
-	Idle, Most int
-	// TrimAfter is how long a VM may be idle before it is closed or, if it is
-	// one of the last, trimmed; 0 means DefaultTrimAfter. It is cooled after a
-	// tenth of that.
+	// wants them.
+	Idle int
+	// TrimAfter is how long a VM may be idle before it is trimmed; 0 means
+	// DefaultTrimAfter. It is cooled after a tenth of that.
 	TrimAfter time.Duration
 }
 
@@ -67,7 +64,6 @@ func NewPool[V any](o PoolOptions[V]) *Pool[V] {
 	if o.TrimAfter == 0 {
 		o.TrimAfter = DefaultTrimAfter
 	}
-	o.Most = max(o.Most, o.Idle)
 	return &Pool[V]{opts: o}
 }
 
@@ -112,7 +108,7 @@ func (p *Pool[V]) refill() {
 // keep puts a clean VM among the idle ones, or closes it if there are enough.
 func (p *Pool[V]) keep(vm V) {
 	p.mu.Lock()
-	if p.closed || len(p.idle) >= p.opts.Most {
+	if p.closed || len(p.idle) >= p.opts.Idle {
 		p.mu.Unlock()
 		p.Discard(vm)
 		return
@@ -124,23 +120,16 @@ func (p *Pool[V]) keep(vm V) {
 	p.mu.Unlock()
 }
 
-// trim gives back what is held by VMs that nobody has wanted for a while: those
-// that are too many, and of the others what the next call in one takes again as
-// page faults.
+// trim gives back what VMs hold that nobody has wanted for a while, and that the
+// next call in one takes again as page faults.
 func (p *Pool[V]) trim() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.trimmer = nil
 	if p.closed {
-		p.mu.Unlock()
 		return
 	}
 	now := time.Now()
-	n := 0
-	for n < len(p.idle)-p.opts.Idle && now.Sub(p.idle[n].since) >= p.opts.TrimAfter {
-		n++
-	}
-	tooMany := slices.Clone(p.idle[:n])
-	p.idle = slices.Delete(p.idle, 0, n)
 	stages := [...]struct {
 		after time.Duration
 		do    func(V) error
@@ -165,10 +154,6 @@ func (p *Pool[V]) trim() {
 	}
 	if next > 0 {
 		p.trimmer = time.AfterFunc(next, p.trim)
-	}
-	p.mu.Unlock()
-	for _, k := range tooMany {
-		p.Discard(k.vm)
 	}
 }
 

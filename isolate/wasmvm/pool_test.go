@@ -29,7 +29,7 @@ func (f *fakes) count(is func(*fake) bool) (n int) {
 	return n
 }
 
-func newFakes(idle, most int, after time.Duration) (*fakes, *Pool[*fake]) {
+func newFakes(idle int, after time.Duration) (*fakes, *Pool[*fake]) {
 	f := &fakes{}
 	set := func(what func(*fake)) func(*fake) error {
 		return func(vm *fake) error {
@@ -58,7 +58,7 @@ func newFakes(idle, most int, after time.Duration) (*fakes, *Pool[*fake]) {
 		Prepare: set(func(*fake) {}),
 		Cool:    set(func(vm *fake) { vm.cool = true }),
 		Trim:    set(func(vm *fake) { vm.trimmed = true }),
-		Idle:    idle, Most: most, TrimAfter: after,
+		Idle:    idle, TrimAfter: after,
 	})
 }
 
@@ -72,7 +72,7 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 }
 
 func TestPoolReplaces(t *testing.T) {
-	f, p := newFakes(2, 4, time.Hour)
+	f, p := newFakes(2, time.Hour)
 	if err := p.Fill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -98,10 +98,10 @@ func TestPoolReplaces(t *testing.T) {
 	}
 }
 
-// TestPoolShrinks: after a burst most are kept, and after a while the usual
-// number, trimmed.
+// TestPoolShrinks: after a burst the usual number is kept, and trimmed after a
+// while.
 func TestPoolShrinks(t *testing.T) {
-	f, p := newFakes(2, 4, 20*time.Millisecond)
+	f, p := newFakes(2, 20*time.Millisecond)
 	defer p.Close()
 	var out []*fake
 	for range 6 {
@@ -114,8 +114,8 @@ func TestPoolShrinks(t *testing.T) {
 	for _, vm := range out {
 		p.Put(vm)
 	}
-	if n := p.Stats().Live; n > 4 {
-		t.Errorf("%d VMs are kept, most are 4", n)
+	if n := p.Stats().Live; n != 2 {
+		t.Errorf("%d VMs are kept, not 2", n)
 	}
 	waitFor(t, "two VMs, trimmed", func() bool { s := p.Stats(); return s.Live == 2 && s.Idle == 2 && s.Trims == 2 })
 	if n := f.count(func(vm *fake) bool { return vm.cool && vm.trimmed && !vm.closed }); n != 2 {
