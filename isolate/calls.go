@@ -149,15 +149,23 @@ func (r *run) log(level, message, data string) error {
 	if data != "" && validJSON([]byte(data)) {
 		e.Data = json.RawMessage(data)
 	}
-	// As the pool counts it that does not trust its worker.
-	r.usage.Output += outputOf(e.Message, string(e.Data))
-	if r.usage.Output > r.req.Limits.Output {
-		return limitError("output", r.usage.Output, r.req.Limits.Output)
-	}
-	if r.lines++; r.lines > maxLines {
-		return limitError("lines", r.lines, maxLines)
+	if err := countOutput(&e, &r.usage, &r.lines, r.req.Limits.Output); err != nil {
+		return err
 	}
 	r.host.Event(e)
+	return nil
+}
+
+// countOutput counts an event of a run against its limits, as the pool counts it
+// that does not trust its worker.
+func countOutput(e *Event, u *Usage, lines *int, limit int64) error {
+	u.Output += outputOf(e.Message, string(e.Data))
+	if u.Output > limit {
+		return limitError("output", u.Output, limit)
+	}
+	if *lines++; *lines > maxLines {
+		return limitError("lines", *lines, maxLines)
+	}
 	return nil
 }
 

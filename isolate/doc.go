@@ -8,7 +8,7 @@
 // the daemon's binary is WorkerMain.
 //
 // A run's way through NewWorkers' pool: Request → its TypeScript to a compiler
-// process (compile.go) → the worker with the fewest runs (workers.go, remote.go)
+// process (compile.go) → the worker with the fewest runs (workers.go, remote*.go)
 // → a clean VM of isolate/quickjs (run.go, calls.go), which talks to the code
 // through the prelude (js/) → Result. Host calls and output go back the same
 // way while it runs. Python goes to a VM of isolate/cpython instead (python.go,

@@ -203,13 +203,8 @@ func (r *guestRun) ask(c Call) (reply, error) {
 // emit counts an event and passes it on.
 func (r *guestRun) emit(e Event) error {
 	e.Time, e.Message = r.clock.wall(), strings.ToValidUTF8(e.Message, "\uFFFD")
-	// As the pool counts it that does not trust its worker.
-	r.usage.Output += outputOf(e.Message, string(e.Data))
-	if r.usage.Output > r.req.Limits.Output {
-		return limitError("output", r.usage.Output, r.req.Limits.Output)
-	}
-	if r.lines++; r.lines > maxLines {
-		return limitError("lines", r.lines, maxLines)
+	if err := countOutput(&e, &r.usage, &r.lines, r.req.Limits.Output); err != nil {
+		return err
 	}
 	r.host.Event(e)
 	return nil

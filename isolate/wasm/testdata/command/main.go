@@ -1,4 +1,4 @@
-// A command that does what its input asks.
+// Command command does what its input asks. It is a guest of the tests.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// A reactor that uses the module sandboxd and no standard input.
+// Command reactor uses the module sandboxd and no standard input. It is a guest of the tests.
 package main
 
 import (
