@@ -26,11 +26,13 @@ STATIC = -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode external -extldflag
 # own, and their helpers are packages like any other.
 UNIT = $$($(GO) list ./... | grep -vE "/tests/(e2e|attack|vm|demo)(/|$$)")
 
+MEASURED := ^(TestGreedy|TestIdleCost|TestMemoryComesBack|TestStretches|TestFunctionsAreLinear)$$
+
 TESTRUN := $(BUILD)/testrun
 HERE    := this machine, $(shell uname -sr)
-STAGES  := build lint test-unit test-e2e test-attack vm-test
+STAGES  := build lint test-unit test-measure test-e2e test-attack vm-test
 
-.PHONY: all build guests deps deps-test deps-vm lint test test-stages test-unit test-e2e test-attack vm-test bench demo install clean
+.PHONY: all build guests deps deps-test deps-vm lint test test-stages test-unit test-measure test-e2e test-attack vm-test bench demo install clean
 all: build
 
 ## deps: install what building and running need and this machine lacks
@@ -79,6 +81,11 @@ lint: deps $(TESTRUN)
 test-unit: deps-test guests wpt $(TESTRUN)
 	@$(TESTRUN) run -stage test-unit -where '$(HERE), race detector on' -timeout 20m -out $(RESULTS) -- \
 		sh -c '$(GO) test -json -race -timeout 15m $(UNIT)'
+
+## test-measure: what is held to figures of memory and processor time, which the race detector changes
+test-measure: deps guests $(TESTRUN)
+	@$(TESTRUN) run -stage test-measure -where '$(HERE)' -timeout 10m -out $(RESULTS) -- \
+		$(GO) test -json -timeout 9m -run '$(MEASURED)' ./isolate ./isolate/wasm ./daemon/data
 
 ## test-e2e: the whole system: a real daemon on a real socket
 test-e2e: build $(TESTRUN)

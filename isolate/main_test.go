@@ -39,6 +39,3 @@ const (
 	testCache    = "../build/cache/test"
 	workersCache = testCache + "/workers"
 )
-
-// raceEnabled says that the race detector is on.
-var raceEnabled bool

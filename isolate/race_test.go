@@ -7,6 +7,6 @@ import "time"
 // The race detector keeps shadows of a worker's memory, and compiles ten times as
 // long.
 func init() {
-	workerMemory, raceEnabled = 768<<20, true
+	workerMemory = 768 << 20
 	compileWasm, compileWall = 2*time.Minute, 10*time.Minute
 }
