@@ -164,16 +164,17 @@ func (j *Jail) giveProcs(g group) error {
 }
 
 // trees are the mounts that sandbox-init gets.
-func (j *Jail) trees() (out []*os.File, err error) {
-	for _, dir := range []string{filepath.Join(j.runDir(), "layer"), j.workspaceDir(), j.homeDir()} {
-		fd, err := sys.Tree(unix.AT_FDCWD, dir, false, attrPlain)
-		if err != nil {
-			closeAll(out)
-			return nil, fmt.Errorf("jail: %w", err)
-		}
-		out = append(out, os.NewFile(uintptr(fd), dir))
+func (j *Jail) trees() ([]*os.File, error) {
+	layer, err := sys.Tree(unix.AT_FDCWD, filepath.Join(j.runDir(), "layer"), false, attrPlain)
+	if err != nil {
+		return nil, fmt.Errorf("jail: %w", err)
 	}
-	return out, nil
+	files, err := j.filesTree()
+	if err != nil {
+		unix.Close(layer)
+		return nil, fmt.Errorf("jail: %w", err)
+	}
+	return []*os.File{os.NewFile(uintptr(layer), "layer"), os.NewFile(uintptr(files), "files")}, nil
 }
 
 func closeAll(files []*os.File) {

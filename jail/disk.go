@@ -143,36 +143,41 @@ func quotaBoundWrite(f *os.File, n int) error {
 	return err
 }
 
-// openFiles makes the tenant's files reachable at filesDir, held to the limits.
+// openFiles opens the tenant's files, held to the limits.
 func (j *Jail) openFiles() error {
-	if err := os.Mkdir(j.filesDir(), 0o711); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(j.hostFilesDir(), 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("jail: workspace: %w", err)
 	}
-	switch j.m.host.disk {
-	case DiskProject:
-		return j.openProject()
-	case DiskImage:
+	if j.m.host.disk == DiskImage {
 		return j.openImage()
 	}
+	if j.m.host.disk == DiskProject {
+		if err := j.openProject(); err != nil {
+			return err
+		}
+	}
+	f, err := os.Open(j.hostFilesDir())
+	if err != nil {
+		return fmt.Errorf("jail: workspace: %w", err)
+	}
+	j.setFiles(f)
 	return nil
 }
 
-// closeFiles undoes openFiles, when nothing of the jail uses them any more.
-func (j *Jail) closeFiles() error {
-	if j.m.host.disk != DiskImage {
-		return nil
-	}
-	return unmount(j.filesDir())
+func (j *Jail) setFiles(f *os.File) {
+	j.rootMu.Lock()
+	defer j.rootMu.Unlock()
+	j.files = f
 }
 
-// unmount takes down what is mounted at dir, if anything is: at once from sight,
-// and for good when the last reader of an archive lets go.
-func unmount(dir string) error {
-	err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("jail: unmount: %w", err)
+// filesTree is the tenant's files as a detached mount.
+func (j *Jail) filesTree() (int, error) {
+	if j.m.host.disk == DiskImage {
+		// The only mount there is: sandbox-init moves it, and what is reached by
+		// our own descriptor stays the same.
+		return unix.FcntlInt(j.files.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	}
-	return nil
+	return sys.Tree(int(j.files.Fd()), "", false, attrPlain)
 }
 
 // A tenant has two projects, its uid range's first two numbers: the files are in
@@ -180,7 +185,7 @@ func unmount(dir string) error {
 
 // openProject sees to it that the files are in a project, with its limits.
 func (j *Jail) openProject() error {
-	d, err := os.Open(j.filesDir())
+	d, err := os.Open(j.hostFilesDir())
 	if err != nil {
 		return fmt.Errorf("jail: workspace: %w", err)
 	}
@@ -224,16 +229,16 @@ func (j *Jail) adopt(d *os.File) (*os.File, error) {
 	}
 	if err == nil {
 		c := &treeCopy{ctx: context.Background(), uid: j.uid, limit: maxBytes}
-		err = copyFolders(c, j.filesDir(), staged)
+		err = copyFolders(c, j.hostFilesDir(), staged)
 	}
 	if err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, staged, unix.AT_FDCWD, j.filesDir(), unix.RENAME_EXCHANGE)
+		err = unix.Renameat2(unix.AT_FDCWD, staged, unix.AT_FDCWD, j.hostFilesDir(), unix.RENAME_EXCHANGE)
 	}
 	err = errors.Join(err, removeAll(staged))
 	if err != nil {
 		return d, fmt.Errorf("jail: copy into the quota: %w", err)
 	}
-	return os.Open(j.filesDir())
+	return os.Open(j.hostFilesDir())
 }
 
 // makeStaged makes the folder of a copy, in a project without limits so far.
@@ -276,11 +281,15 @@ func (j *Jail) diskUsage() (bytes, inodes int64) {
 	if j.m.host.disk == DiskNone {
 		return -1, -1
 	}
-	d, err := os.Open(j.filesDir())
-	if err != nil {
+	// Not while it is taken down, or was.
+	if !j.rootMu.TryRLock() {
 		return -1, -1
 	}
-	defer d.Close()
+	defer j.rootMu.RUnlock()
+	if j.rootGone || j.files == nil {
+		return -1, -1
+	}
+	d := j.files
 	switch j.m.host.disk {
 	case DiskProject:
 		if q, err := sys.ProjectQuota(int(d.Fd()), j.project); err == nil {

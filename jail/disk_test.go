@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,27 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// imageConfig is for images. Their mounts are shared, as systemd has all of a
-// host's: otherwise every mount namespace that another program makes meanwhile
-// keeps a copy, and the image in use for as long as it lasts.
+// imageConfig is for images.
 func imageConfig(t testing.TB) Config {
 	t.Helper()
 	cfg := testConfig(t)
 	cfg.Disk = DiskImage
-	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(cfg.StateDir, cfg.StateDir, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(cfg.StateDir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := unix.Mount("", cfg.StateDir, "", unix.MS_SHARED, ""); err != nil {
-		t.Fatal(err)
-	}
 	return cfg
 }
 
@@ -175,6 +160,76 @@ func TestDiskOfEphemeralWorkspace(t *testing.T) {
 	}
 }
 
+// TestDiskImageIsNobodysElse: a mount namespace that somebody makes while a
+// tenant has a jail does not keep its image, whatever the host's mounts are.
+func TestDiskImageIsNobodysElse(t *testing.T) {
+	m, cfg := imageManager(t)
+	j := testJail(t, m, "alice")
+	sh(t, j, "echo one > f")
+	if n := mountsBeneath(t, cfg.StateDir); n != 0 {
+		t.Errorf("%d mounts are seen outside", n)
+	}
+	other := exec.Command("unshare", "-m", "sh", "-c", "echo; exec sleep 1000")
+	out, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		other.Process.Kill()
+		other.Wait()
+	}()
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Destroy(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	if o := sh(t, testJail(t, m, "alice"), "cat f"); o.stdout != "one\n" {
+		t.Errorf("%q %s", o.stdout, o.stderr)
+	}
+}
+
+// TestDiskImageFollowsItsLimit from one jail to the next: larger with all that is
+// in it, smaller if that fits, else refused with a reason and nothing lost.
+func TestDiskImageFollowsItsLimit(t *testing.T) {
+	m, _ := imageManager(t)
+	create := func(disk int64) (*Jail, error) {
+		return m.Create(t.Context(), Spec{Tenant: "alice", Limits: Limits{Disk: disk, Inodes: 1000}})
+	}
+	for _, step := range []struct {
+		disk   int64
+		script string
+		want   string
+	}{
+		{40 << 20, "head -c 20000000 /dev/zero | tr '\\0' x > a; head -c 40000000 /dev/zero > b || echo full; rm b", "full\n"},
+		{100 << 20, "head -c 60000000 /dev/zero > b && echo fits; head -c 40000000 /dev/zero > c || echo full; rm c; cksum < a", "fits\nfull\n2469157644 20000000\n"},
+		{50 << 20, "", ""},
+		{100 << 20, "rm b", ""},
+		{50 << 20, "cksum < a; head -c 40000000 /dev/zero > b || echo full; rm b", "2469157644 20000000\nfull\n"},
+	} {
+		j, err := create(step.disk)
+		if step.script == "" {
+			var refused *SpecError
+			if !errors.As(err, &refused) || refused.Field != "limits.disk" {
+				t.Errorf("80 MB of files on a disk of 50 MiB: %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := sh(t, j, step.script); o.stdout != step.want {
+			t.Errorf("%d: %q %s", step.disk, o.stdout, o.stderr)
+		}
+		if err := j.Destroy(t.Context(), "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestFilesMoveOntoTheDisk: a tenant from before there were images keeps its
 // files, and so does one whose daemon was killed while they moved.
 func TestFilesMoveOntoTheDisk(t *testing.T) {
@@ -201,11 +256,11 @@ func TestFilesMoveOntoTheDisk(t *testing.T) {
 		if err := j.Destroy(t.Context(), "test"); err != nil {
 			t.Fatal(err)
 		}
-		if left, err := os.ReadDir(j.filesDir()); err != nil || len(left) > 0 {
+		if left, err := os.ReadDir(j.hostFilesDir()); err != nil || len(left) > 0 {
 			t.Errorf("beneath the disk: %v, %v", left, err)
 		}
 		// As a kill leaves it after the copy and before the deletion.
-		if err := os.MkdirAll(filepath.Join(j.filesDir(), movedMark+"workspace", "d"), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(j.hostFilesDir(), movedMark+"workspace", "d"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

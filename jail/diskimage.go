@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandboxd/jail/sys"
 )
 
 // An image is a file system in a sparse file, StateDir/tenants/NAME/disk.img,
-// that is mounted at the tenant's files while it has a jail. Only the kernel's
+// that is mounted while the tenant has a jail, in the jail alone. Only the kernel's
 // file system driver writes it; a tenant never has its bytes. It is a copy of
 // an empty one that is made once for each size.
 
@@ -27,7 +29,7 @@ func (m *Manager) imagesDir() string { return filepath.Join(m.cfg.StateDir, "ima
 
 // probeImage tries out whether images can be made and mounted.
 func (m *Manager) probeImage() error {
-	if _, err := lookMkfs(); err != nil {
+	if _, err := lookTool(mkfs); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(m.imagesDir(), 0o700); err != nil {
@@ -37,24 +39,21 @@ func (m *Manager) probeImage() error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(m.imagesDir(), "probe-")
+	mount, _, err := openDisk(blank)
 	if err != nil {
 		return err
 	}
-	if err := mountImageAt(blank, dir); err != nil {
-		return errors.Join(err, os.Remove(dir))
-	}
-	return errors.Join(unmount(dir), os.Remove(dir))
+	return mount.Close()
 }
 
-// lookMkfs finds the program where a service's PATH may not lead.
-func lookMkfs() (string, error) {
+// lookTool finds a program where a service's PATH may not lead.
+func lookTool(name string) (string, error) {
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {
-		if path := filepath.Join(dir, mkfs); unix.Access(path, unix.X_OK) == nil {
+		if path := filepath.Join(dir, name); unix.Access(path, unix.X_OK) == nil {
 			return path, nil
 		}
 	}
-	return exec.LookPath(mkfs)
+	return exec.LookPath(name)
 }
 
 // blankImage is an empty file system of a size, made if there is none. Its inodes,
@@ -67,7 +66,7 @@ func (m *Manager) blankImage(size, inodes int64) (string, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return path, nil
 	}
-	tool, err := lookMkfs()
+	tool, err := lookTool(mkfs)
 	if err != nil {
 		return "", err
 	}
@@ -99,20 +98,7 @@ func (m *Manager) newImage(path string, size, inodes int64) (err error) {
 	}
 	defer from.Close()
 	tmp := path + ".part"
-	if err := removeAll(tmp); err != nil {
-		return err
-	}
-	to, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("jail: image: %w", err)
-	}
-	var st unix.Stat_t
-	err = unix.Fstat(int(from.Fd()), &st)
-	if err == nil {
-		c := &treeCopy{ctx: context.Background(), limit: maxBytes}
-		err = c.data(from, to, &st)
-	}
-	if err = errors.Join(err, to.Close()); err == nil {
+	if err = copyImage(context.Background(), from, tmp); err == nil {
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
@@ -121,26 +107,47 @@ func (m *Manager) newImage(path string, size, inodes int64) (err error) {
 	return nil
 }
 
-// mountImageAt mounts an image by a loop device that goes with the mount.
-func mountImageAt(image, dir string) error {
-	f, err := os.OpenFile(image, os.O_RDWR, 0)
+// copyImage copies an image, holes as holes, to a new file.
+func copyImage(ctx context.Context, from *os.File, path string) error {
+	if err := removeAll(path); err != nil {
+		return err
+	}
+	to, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(int(from.Fd()), &st)
+	if err == nil {
+		c := &treeCopy{ctx: ctx, limit: maxBytes}
+		err = c.data(from, to, &st)
+	}
+	return errors.Join(err, to.Close())
+}
+
+// openDisk mounts an image by a loop device that goes with the mount. The mount
+// is detached: it is in no mount namespace, so that none that is copied meanwhile
+// keeps it, and the kernel undoes it with its last descriptor, also a killed
+// daemon's. Until it is moved to a jail's.
+func openDisk(image string) (mount *os.File, device int, err error) {
+	f, err := os.OpenFile(image, os.O_RDWR, 0)
+	if err != nil {
+		return nil, 0, err
 	}
 	defer f.Close()
 	if err := lockImage(f); err != nil {
-		return err
+		return nil, 0, err
 	}
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	defer control.Close()
 	// Between finding a free device and taking it another process may be faster.
 	for try := 0; ; try++ {
-		err := tryLoop(control, f, dir)
+		mount, device, err := tryLoop(control, f)
 		if !errors.Is(err, unix.EBUSY) || try == 64 {
-			return err
+			return mount, device, err
 		}
 	}
 }
@@ -177,15 +184,15 @@ func lockImage(f *os.File) error {
 	}
 }
 
-func tryLoop(control, image *os.File, dir string) error {
+func tryLoop(control, image *os.File) (*os.File, int, error) {
 	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
-		return fmt.Errorf("loop device: %w", err)
+		return nil, 0, fmt.Errorf("loop device: %w", err)
 	}
-	path := fmt.Sprintf("/dev/loop%d", n)
+	path := loopPath(n)
 	loop, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	// With AUTOCLEAR the device is free when the last user, the mount, is gone.
 	defer loop.Close()
@@ -193,15 +200,17 @@ func tryLoop(control, image *os.File, dir string) error {
 		Fd: uint32(image.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR},
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return nil, 0, fmt.Errorf("%s: %w", path, err)
 	}
-	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
 	// What is deleted goes back to the host; an error stops writing, no more.
-	if err := unix.Mount(path, dir, "ext4", flags, "discard,noinit_itable,errors=remount-ro"); err != nil {
-		return fmt.Errorf("mount %s: %w", path, err)
+	fd, err := sys.Filesystem("ext4", attrPlain|unix.MOUNT_ATTR_NOATIME, "source", path, "discard", "", "noinit_itable", "", "errors", "remount-ro")
+	if err != nil {
+		return nil, 0, fmt.Errorf("mount %s: %w", path, err)
 	}
-	return nil
+	return os.NewFile(uintptr(fd), "disk"), n, nil
 }
+
+func loopPath(n int) string { return fmt.Sprintf("/dev/loop%d", n) }
 
 func (m *Manager) imagePath(tenant string) string {
 	return filepath.Join(m.tenantsDir(), tenant, "disk.img")
@@ -211,30 +220,56 @@ func (m *Manager) imagePath(tenant string) string {
 // ephemeral workspace. What was in the folder before there were images, or was
 // restored into it, moves in.
 func (j *Jail) openImage() error {
-	dir := j.filesDir()
-	under, err := os.Open(dir)
+	under, err := os.Open(j.hostFilesDir())
 	if err != nil {
 		return fmt.Errorf("jail: workspace: %w", err)
 	}
 	defer under.Close()
 	if j.spec.Ephemeral {
-		err = unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=0711,size=%d,nr_inodes=%d", j.limits.Disk, j.limits.Inodes))
+		err = j.memoryDisk()
 	} else {
-		image := j.m.imagePath(j.tenant)
-		if _, serr := os.Lstat(image); errors.Is(serr, os.ErrNotExist) {
-			err = j.m.newImage(image, j.limits.Disk, j.limits.Inodes)
-		}
-		if err == nil {
-			err = mountImageAt(image, dir)
-		}
-		if err == nil {
-			err = os.Chmod(dir, 0o711)
-		}
+		err = j.ownImage()
+	}
+	if err == nil {
+		err = os.Chmod(j.filesDir(), 0o711)
 	}
 	if err != nil {
 		return fmt.Errorf("jail: disk: %w", err)
 	}
 	return j.moveIn(under)
+}
+
+func (j *Jail) memoryDisk() error {
+	fd, err := sys.Filesystem("tmpfs", attrPlain, "size", fmt.Sprint(j.limits.Disk), "nr_inodes", fmt.Sprint(j.limits.Inodes))
+	if err != nil {
+		return err
+	}
+	j.setFiles(os.NewFile(uintptr(fd), "disk"))
+	return nil
+}
+
+// ownImage mounts the tenant's image at the size of its limit.
+func (j *Jail) ownImage() error {
+	image := j.m.imagePath(j.tenant)
+	if _, err := os.Lstat(image); errors.Is(err, os.ErrNotExist) {
+		if err := j.m.newImage(image, j.limits.Disk, j.limits.Inodes); err != nil {
+			return err
+		}
+	}
+	grow, err := j.m.fitImage(image, j.limits.Disk)
+	if err != nil {
+		return err
+	}
+	disk, device, err := openDisk(image)
+	if err != nil {
+		return err
+	}
+	j.loop = device
+	j.setFiles(disk)
+	if grow {
+		return j.growImage(j.limits.Disk)
+	}
+	return nil
 }
 
 // moveIn moves what is beneath the mount into it, in place of what is there. Until

@@ -48,6 +48,8 @@ type Jail struct {
 	conn     *ipc.Conn
 	init     *initProcess
 	root     *os.File // O_PATH, in the jail's mount namespace
+	files    *os.File // the folder of the tenant's files; an image's mount is nowhere else
+	loop     int      // number of an image's device
 	landlock int
 	project  uint32        // of the files, where there are project quotas
 	born     unix.Timespec // the file system's time when the jail was made
@@ -105,10 +107,17 @@ func newJail(m *Manager, spec Spec) *Jail {
 }
 
 func (j *Jail) tenantDir() string    { return filepath.Join(j.m.tenantsDir(), j.tenant) }
-func (j *Jail) filesDir() string     { return filepath.Join(j.tenantDir(), "files") }
 func (j *Jail) workspaceDir() string { return filepath.Join(j.filesDir(), "workspace") }
 func (j *Jail) homeDir() string      { return filepath.Join(j.filesDir(), "home") }
 func (j *Jail) runDir() string       { return filepath.Join(j.m.jailsDir(), j.tenant) }
+
+// hostFilesDir is the folder of the state in which the tenant's files are, or
+// over which an image stands.
+func (j *Jail) hostFilesDir() string { return filepath.Join(j.tenantDir(), "files") }
+
+// filesDir is where the tenant's files are while the jail is built, or rootMu is
+// held and rootGone false: only then is the descriptor in it ours.
+func (j *Jail) filesDir() string { return fmt.Sprintf("/proc/self/fd/%d", int(j.files.Fd())) }
 
 // Tenant is whose it is.
 func (j *Jail) Tenant() string { return j.tenant }

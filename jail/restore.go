@@ -102,8 +102,9 @@ func (m *Manager) startRestore(tenant string) bool {
 // sweepFiles removes what snapshots and restores of a daemon that was killed
 // have left.
 func (m *Manager) sweepFiles(tenant string) error {
-	errs := []error{unmount(filepath.Join(m.tenantsDir(), tenant, "files")),
-		removeAll(m.imagePath(tenant) + ".part"), removeAll(filepath.Join(m.tenantsDir(), tenant, "files.new"))}
+	errs := []error{
+		removeAll(m.imagePath(tenant) + ".part"), removeAll(filepath.Join(m.tenantsDir(), tenant, "files.new")),
+	}
 	entries, err := os.ReadDir(m.snapshotsDir(tenant))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)

@@ -73,7 +73,6 @@ func (j *Jail) teardown() {
 	}
 	note(j.cgroup.remove())
 	note(removeAll(j.runDir()))
-	note(j.closeFiles())
 	if j.spec.Ephemeral && j.endedBy() != CauseRestored {
 		note(j.m.removeTenant(j.tenant))
 	}
@@ -81,14 +80,12 @@ func (j *Jail) teardown() {
 }
 
 // closeRoot waits for file operations under way; the mounts live as long as the
-// descriptor.
+// descriptors, and an image no longer.
 func (j *Jail) closeRoot() {
 	j.rootMu.Lock()
 	defer j.rootMu.Unlock()
 	j.rootGone = true
-	if j.root != nil {
-		j.root.Close()
-	}
+	closeAll([]*os.File{j.root, j.files})
 }
 
 // endCause makes the cause say "oom" when that is why sandbox-init died.

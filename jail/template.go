@@ -174,8 +174,8 @@ func (s *spawner) close() {
 }
 
 // buildTemplate leaves the host's mount namespace for a new one with usr, opt,
-// base, dev, proc, mask and maskdir, all read-only, and layer and mem to mount
-// on. Its procfs is a new one, because a jail may mount its own only where an
+// base, dev, proc, mask and maskdir, all read-only, and layer, files and mem to
+// mount on. Its procfs is a new one, because a jail may mount its own only where an
 // uncovered one is to be seen, and the host's may have things mounted over it.
 func buildTemplate(base string, opt bool) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
@@ -215,7 +215,7 @@ func buildTemplate(base string, opt bool) error {
 }
 
 func fillTemplate(root int, base string, opt bool) error {
-	folders := []string{"usr", "base", "dev", "dev/pts", "dev/shm", "proc", "maskdir", "layer", "mem"}
+	folders := []string{"usr", "base", "dev", "dev/pts", "dev/shm", "proc", "maskdir", "layer", "files", "mem"}
 	trees := map[string]string{"usr": "/usr", "base": base}
 	if opt {
 		folders, trees["opt"] = append(folders, "opt"), "/opt"

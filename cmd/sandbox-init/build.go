@@ -13,10 +13,12 @@ import (
 // What Config brings: detached mounts, in this order.
 const (
 	treeLayer = iota
-	treeWorkspace
-	treeHome
+	treeFiles
 	treeCount
 )
+
+// treeNames are the template's folders that they are mounted on.
+var treeNames = [treeCount]string{treeLayer: "layer", treeFiles: "files"}
 
 const (
 	plain  = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
@@ -26,7 +28,7 @@ const (
 // The mount namespace that this process is born in is a copy of the daemon's
 // template, not of the host's: a read-only tmpfs with usr, opt, dev, base (the
 // overlay's lower layer), mask and maskdir (empty), proc, and the empty folders
-// layer and mem to mount on. Nothing of it but what is cloned here survives
+// layer, files and mem to mount on. Nothing of it but what is cloned here survives
 // EnterRoot.
 
 // build makes the jail's root, enters it and returns it.
@@ -39,14 +41,21 @@ func build(cfg *wire.Config, trees []*os.File) (*os.File, error) {
 		return nil, at("old root", err)
 	}
 	defer unix.Close(old)
-	root, err := overlay(old, trees[treeLayer])
+	// Here first: a tree can only be copied, and be an overlay's layer, where it is
+	// part of this namespace.
+	for i, name := range treeNames {
+		if err := sys.Attach(int(trees[i].Fd()), old, name); err != nil {
+			return nil, at(name, err)
+		}
+	}
+	root, err := overlay(old)
 	if err != nil {
 		return nil, at("overlay", err)
 	}
 	file := os.NewFile(uintptr(root), "root")
 	steps := []struct {
 		name string
-		do   func(*wire.Config, []*os.File, int, int) error
+		do   func(cfg *wire.Config, old, root int) error
 	}{
 		{"system folders", mountSystem},
 		{"dev", mountDev},
@@ -56,7 +65,7 @@ func build(cfg *wire.Config, trees []*os.File) (*os.File, error) {
 		{"proc", mountProc},
 	}
 	for _, s := range steps {
-		if err := s.do(cfg, trees, old, root); err != nil {
+		if err := s.do(cfg, old, root); err != nil {
 			file.Close()
 			return nil, at(s.name, err)
 		}
@@ -72,10 +81,7 @@ func build(cfg *wire.Config, trees []*os.File) (*os.File, error) {
 }
 
 // overlay mounts the root over the old one, where EnterRoot will find it.
-func overlay(old int, layer *os.File) (int, error) {
-	if err := sys.Attach(int(layer.Fd()), old, "layer"); err != nil {
-		return -1, err
-	}
+func overlay(old int) (int, error) {
 	root, err := sys.Filesystem("overlay", plain,
 		"lowerdir", "/base", "upperdir", "/layer/upper", "workdir", "/layer/work", "userxattr", "")
 	if err != nil {
@@ -110,7 +116,7 @@ func attachNew(root int, to, kind string, attr int, options ...string) error {
 	return sys.Attach(tree, root, to)
 }
 
-func mountSystem(cfg *wire.Config, _ []*os.File, old, root int) error {
+func mountSystem(cfg *wire.Config, old, root int) error {
 	if err := clone(old, "usr", root, "usr"); err != nil {
 		return err
 	}
@@ -122,7 +128,7 @@ func mountSystem(cfg *wire.Config, _ []*os.File, old, root int) error {
 
 // mountProc mounts procfs, covers what tells too much, and writes the limits
 // that allow no further namespaces (a detached tree counts as one).
-func mountProc(cfg *wire.Config, _ []*os.File, old, root int) error {
+func mountProc(cfg *wire.Config, old, root int) error {
 	if err := attachNew(root, "proc", "proc", noexec, "hidepid", "invisible"); err != nil {
 		return err
 	}
@@ -189,7 +195,7 @@ func writeFile(dir int, path, value string) error {
 	return err
 }
 
-func mountDev(_ *wire.Config, _ []*os.File, old, root int) error {
+func mountDev(_ *wire.Config, old, root int) error {
 	if err := clone(old, "dev", root, "dev"); err != nil {
 		return err
 	}
@@ -199,7 +205,7 @@ func mountDev(_ *wire.Config, _ []*os.File, old, root int) error {
 
 // mountMemory makes one tmpfs and shows three folders of it, so that one limit
 // bounds them together. The tmpfs itself stays behind in the old root.
-func mountMemory(cfg *wire.Config, _ []*os.File, old, root int) error {
+func mountMemory(cfg *wire.Config, old, root int) error {
 	err := attachNew(old, "mem", "tmpfs", plain, "mode", "0755",
 		"size", fmt.Sprint(cfg.TmpBytes), "nr_inodes", fmt.Sprint(cfg.TmpInodes))
 	if err != nil {
@@ -221,9 +227,9 @@ func mountMemory(cfg *wire.Config, _ []*os.File, old, root int) error {
 	return nil
 }
 
-func mountOwn(_ *wire.Config, trees []*os.File, _, root int) error {
-	if err := sys.Attach(int(trees[treeWorkspace].Fd()), root, "workspace"); err != nil {
+func mountOwn(_ *wire.Config, old, root int) error {
+	if err := clone(old, "files/workspace", root, "workspace"); err != nil {
 		return err
 	}
-	return sys.Attach(int(trees[treeHome].Fd()), root, "home/user")
+	return clone(old, "files/home", root, "home/user")
 }

@@ -22,7 +22,8 @@ const (
 )
 
 // Config is the daemon's first message. Its descriptors are detached mounts:
-// the folder that holds the overlay's upper and work, the workspace, the home.
+// the folder that holds the overlay's upper and work, and the one of the tenant's
+// own files: workspace, home.
 type Config struct {
 	Version  uint64
 	Hostname string
