@@ -183,10 +183,11 @@ func (p *Process) request() (*os.File, error) {
 	files := []*os.File{nil, nil, nil, nil, childGate}
 	var ours []*os.File
 	defer func() { closeAll(ours) }()
+	message := p.message()
 	err = p.descriptors(files, &ours)
 	ours = append(ours, childGate)
 	if err == nil {
-		err = p.j.conn.Send(p.message().Marshal(), files...)
+		err = p.j.conn.Send(message.Marshal(), files...)
 	}
 	if err != nil {
 		gate.Close()
@@ -214,7 +215,7 @@ func (p *Process) descriptors(files []*os.File, ours *[]*os.File) error {
 		case i == 0 && !p.spec.Stdin:
 			files[i] = p.j.m.null
 		default:
-			child, own, err := pipeFor(i)
+			child, own, err := p.j.pipeFor(i)
 			if err != nil {
 				return err
 			}
@@ -228,8 +229,9 @@ func (p *Process) descriptors(files []*os.File, ours *[]*os.File) error {
 }
 
 // pipeFor makes a pipe of which the child gets the end that it reads (stdin) or
-// writes, and we the other, non-blocking.
-func pipeFor(i int) (child, own *os.File, err error) {
+// writes, and we the other, non-blocking. The tenant owns it, for programs open
+// it anew: by /dev/stdout.
+func (j *Jail) pipeFor(i int) (child, own *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, err
@@ -238,7 +240,11 @@ func pipeFor(i int) (child, own *os.File, err error) {
 	if i == 0 {
 		c, o = o, c
 	}
-	if err := unix.SetNonblock(o, true); err != nil {
+	err = unix.Fchown(c, int(j.uid+tenantUID), int(j.uid+tenantGID))
+	if err == nil {
+		err = unix.SetNonblock(o, true)
+	}
+	if err != nil {
 		unix.Close(c)
 		unix.Close(o)
 		return nil, nil, err
@@ -254,10 +260,15 @@ func (p *Process) message() *wire.Exec {
 		cwd = workspacePath
 	}
 	p.spec.Env = maps.Clone(p.spec.Env)
-	return &wire.Exec{
+	m := &wire.Exec{
 		ID: p.num, Argv: p.spec.Argv, Env: env, Cwd: cwd, Paths: searchPaths(p.spec.Argv[0], byName["PATH"]),
 		Terminal: p.spec.Terminal != nil,
 	}
+	if p.spec.writesFile() {
+		// It is on a disk that the tenant's quota knows nothing of.
+		m.FileBytes = uint64(p.j.limits.Disk)
+	}
+	return m
 }
 
 // passGate lets the child go; the first one of a jail is looked at before.

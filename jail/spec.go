@@ -150,6 +150,17 @@ func (s *ExecSpec) check() error {
 	if s.Terminal != nil && s.Files != (ExecSpec{}).Files {
 		return &SpecError{Field: "tty", Message: "takes the place of descriptors: give one or the other"}
 	}
+	for i, f := range s.Files {
+		if f == nil {
+			continue
+		}
+		if i == 0 && s.Stdin {
+			return &SpecError{Field: "fds.stdin", Message: "takes the place of stdin: give one or the other"}
+		}
+		if err := CheckDescriptor(i, f); err != nil {
+			return err
+		}
+	}
 	if s.Timeout < 0 {
 		return &SpecError{Field: "timeout", Message: "is negative"}
 	}

@@ -108,7 +108,10 @@ type ExecSpec struct {
 	// command's controlling one. Its output is one stream (EventStdout), and
 	// Process.Terminal is open whatever Stdin says.
 	Terminal *Size
-	// Files are the caller's own descriptors for 0, 1, 2 (nil entries: ours).
+	// Files are the caller's own descriptors for 0, 1, 2 (nil entries: ours),
+	// which CheckDescriptor must find good. They stay the caller's to close, once
+	// Exec has returned. What is written to them is no event, is not bounded by
+	// Output, and is not counted; one file may grow to Limits.Disk.
 	Files [3]*os.File
 	// Timeout kills the whole tree of this exec; 0 means none but the jail's.
 	Timeout time.Duration

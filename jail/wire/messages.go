@@ -53,6 +53,9 @@ type Exec struct {
 	Paths []string
 	// Terminal says that stdin is a terminal, to be the command's controlling one.
 	Terminal bool
+	// FileBytes is the largest size of a file that it may write; 0: no limit of
+	// its own.
+	FileBytes uint64
 }
 
 // Signal goes to the process group that a command leads.
@@ -120,6 +123,7 @@ func (m *Exec) Marshal() []byte {
 	w.str(m.Cwd)
 	w.strs(m.Paths)
 	w.flag(m.Terminal)
+	w.u64(m.FileBytes)
 	return w.b
 }
 
@@ -190,7 +194,7 @@ func Unmarshal(b []byte) (any, error) {
 		c.InitFilter, c.ExecFilter = r.bytes(), r.bytes()
 		m = c
 	case kindExec:
-		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs(), Terminal: r.flag()}
+		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs(), Terminal: r.flag(), FileBytes: r.u64()}
 	case kindSignal:
 		m = &Signal{ID: r.u64(), Signal: r.u64()}
 	case kindRoot:

@@ -15,7 +15,7 @@ var samples = []message{
 		MaskFiles: []string{"kcore"}, MaskDirs: []string{"acpi", "scsi"}, ReadOnly: []string{},
 		UID: 1000, GID: 1001, InitFilter: []byte{1, 2}, ExecFilter: []byte{3},
 	},
-	&Exec{ID: 9, Argv: []string{"sh", "-c", ""}, Env: []string{"A=b"}, Cwd: "/", Paths: []string{"/bin/sh"}, Terminal: true},
+	&Exec{ID: 9, Argv: []string{"sh", "-c", ""}, Env: []string{"A=b"}, Cwd: "/", Paths: []string{"/bin/sh"}, Terminal: true, FileBytes: 7},
 	&Signal{ID: 1, Signal: 15},
 	&Root{},
 	&Ready{Version: Version, LandlockABI: 7},
