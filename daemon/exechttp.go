@@ -44,8 +44,15 @@ func (d *Daemon) exec(q *request, req *api.ExecRequest) error {
 	if err != nil {
 		return err
 	}
+	files, byStream, err := q.claimFiles(req.FDs)
+	if err != nil {
+		return err
+	}
+	spec.Files = byStream
 	// The command outlives the connection.
 	e, err = d.startExec(context.WithoutCancel(q.ctx()), j, e, spec)
+	// Now, not with the answer: who reads from a pipe waits for its last holder.
+	closeFiles(files)
 	if err != nil {
 		return nameProgram(err, req)
 	}

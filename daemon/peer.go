@@ -19,6 +19,7 @@ import (
 // A peer is the process at the other end of a connection, as the kernel says.
 type peer struct {
 	caller policy.Caller
+	handed handed // descriptors that it has sent
 
 	mu      sync.Mutex
 	closed  bool           // guarded by mu

@@ -171,6 +171,9 @@ func (d *Daemon) serve(w http.ResponseWriter, r *http.Request, route api.Route, 
 	}()
 	q := &request{http: r, w: w, peer: peerOf(r.Context()), route: route, bodies: d.bodies}
 	defer q.releaseBody()
+	if q.peer != nil {
+		defer q.peer.handed.drop(false)
+	}
 	if err := d.admit(q); err != nil {
 		d.writeError(w, r, route.Name, err)
 		return

@@ -144,7 +144,7 @@ func (l *limited) Accept() (net.Conn, error) {
 		}
 		p, err := identify(c, l.admin)
 		if err == nil && l.enter(p.caller) {
-			return &slotConn{Conn: c, peer: p, free: sync.OnceFunc(func() { l.leave(p.caller.UID); <-l.slots })}, nil
+			return &slotConn{Conn: c, unix: c.(*net.UnixConn), peer: p, free: sync.OnceFunc(func() { l.leave(p.caller.UID); <-l.slots })}, nil
 		}
 		if err != nil {
 			l.log.Warn("a connection without an identity", "error", err)
@@ -191,12 +191,16 @@ func (l *limited) Close() error {
 
 type slotConn struct {
 	net.Conn
+	unix *net.UnixConn // the same
 	peer *peer
 	free func()
 }
 
+func (c *slotConn) Read(b []byte) (int, error) { return c.peer.handed.read(c.unix, b) }
+
 func (c *slotConn) Close() error {
 	err := c.Conn.Close()
+	c.peer.handed.drop(true)
 	c.free()
 	return err
 }

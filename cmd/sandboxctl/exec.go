@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +25,7 @@ type execFlags struct {
 	env                          []string
 	timeout                      time.Duration
 	background, interactive, tty bool
+	descriptors                  string
 }
 
 func (a *app) execCommand() *cobra.Command {
@@ -57,6 +60,8 @@ and the signal's number when a signal ended it). An interrupt goes to the comman
 	fl.StringVar(&f.id, "id", "", "exec id of your own: the same again follows, never runs twice")
 	fl.BoolVarP(&f.interactive, "stdin", "i", false, "pass standard input on")
 	fl.BoolVarP(&f.tty, "tty", "t", false, "on a terminal: this one (with -i), or with -d one to attach to with -it and the same --id")
+	fl.StringVar(&f.descriptors, "descriptors", "auto", `which of its own the command gets as they are: auto, all or none
+(auto: files, and with -i a pipe to read)`)
 	return c
 }
 
@@ -66,6 +71,9 @@ func (a *app) exec(ctx context.Context, f *execFlags, tenant string, argv []stri
 		return err
 	}
 	req := &api.ExecRequest{Argv: argv, Cwd: f.cwd, Env: env, Timeout: policy.Duration(f.timeout), Background: f.background, ExecID: f.id, Stdin: f.interactive}
+	if !slices.Contains([]string{"auto", "all", "none"}, f.descriptors) {
+		return usagef("--descriptors is auto, all or none")
+	}
 	if f.tty && !f.interactive && !f.background {
 		return usagef("exec -t needs -i, or -d")
 	}
@@ -90,17 +98,30 @@ func (a *app) exec(ctx context.Context, f *execFlags, tenant string, argv []stri
 	if f.tty {
 		return a.execOnTerminal(ctx, tenant, req, f.id != "")
 	}
-	return a.followExec(ctx, tenant, req)
+	files := a.ownFiles(f)
+	own := *req
+	own.Stdin = req.Stdin && files[0] == nil
+	err = a.followExec(ctx, tenant, &own, files)
+	var refused *api.Error
+	if f.descriptors == "auto" && errors.As(err, &refused) && strings.HasPrefix(refused.Field, "fds") {
+		// A file that does not go into a jail (of FUSE, say): nothing has run.
+		return a.followExec(ctx, tenant, req, [3]*os.File{})
+	}
+	return err
 }
 
-// followExec runs the command with this terminal as its own.
-func (a *app) followExec(ctx context.Context, tenant string, req *api.ExecRequest) error {
+// followExec runs the command with this terminal as its own, or with files.
+func (a *app) followExec(ctx context.Context, tenant string, req *api.ExecRequest, files [3]*os.File) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := a.passSignals(ctx, tenant, req.ExecID)
 	defer stop()
+	events := a.client.ExecStream(ctx, tenant, req)
+	if files != ([3]*os.File{}) {
+		events = a.client.ExecWith(ctx, tenant, req, files)
+	}
 	var result *api.Process
-	for e, err := range a.client.ExecStream(ctx, tenant, req) {
+	for e, err := range events {
 		if err != nil {
 			return err
 		}

@@ -68,6 +68,18 @@ type ExecRequest struct {
 	Background bool              `json:"background,omitempty" doc:"Answers as soon as it started."`
 	ExecID     string            `json:"exec_id,omitempty" max:"128" doc:"The same id again follows, never runs twice."`
 	User       string            `json:"user,omitempty" max:"32"`
+	FDs        *Descriptors      `json:"fds,omitempty" doc:"Descriptors of the caller's own that came with the request (SCM_RIGHTS)."`
+}
+
+// Descriptors name, by their place among those that came with the request's
+// first byte, the caller's own descriptors that a command gets. Each is a pipe,
+// a regular file or /dev/null, open in the one direction that is needed. What is
+// written to them does not pass through the daemon: there are no events of it,
+// and no limit of output.
+type Descriptors struct {
+	Stdin  *int `json:"stdin,omitempty" min:"0" max:"2"`
+	Stdout *int `json:"stdout,omitempty" min:"0" max:"2"`
+	Stderr *int `json:"stderr,omitempty" min:"0" max:"2"`
 }
 
 // TTY is the size of a terminal.
