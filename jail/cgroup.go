@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/cgroup"
 )
 
 // The cgroup files are written plainly rather than through a library: a jail
@@ -120,38 +122,12 @@ func (g group) oomKills() int64 {
 	return max(g.key("memory.events", "oom_kill"), 0)
 }
 
-// await waits until a key of cgroup.events has a value. The kernel wakes the
-// poll at each change; the timeout only lets ctx be looked at.
-func (g group) await(ctx context.Context, key string, want int64) error {
-	fd, err := unix.Open(filepath.Join(string(g), "cgroup.events"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
-		return nil
+// await waits until a key of cgroup.events has a value.
+func (g group) await(ctx context.Context, key string, want int) error {
+	if err := cgroup.Await(ctx, string(g), key, want); err != nil {
+		return fmt.Errorf("jail: %w", err)
 	}
-	if err != nil {
-		return fmt.Errorf("jail: cgroup.events: %w", err)
-	}
-	defer unix.Close(fd)
-	for {
-		// Reading arms the poll, so a change in between is not lost.
-		var buf [256]byte
-		n, err := unix.Pread(fd, buf[:], 0)
-		if errors.Is(err, unix.ENODEV) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("jail: cgroup.events: %w", err)
-		}
-		if strings.Contains(string(buf[:n]), fmt.Sprintf("%s %d", key, want)) {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
-		if _, err := unix.Poll(fds, 100); err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("jail: cgroup.events: %w", err)
-		}
-	}
+	return nil
 }
 
 // kill ends every process in g and beneath at once.
@@ -195,7 +171,7 @@ func (g group) destroy(ctx context.Context) error {
 	if err := g.kill(); err != nil {
 		return err
 	}
-	if err := g.await(ctx, "populated", 0); err != nil {
+	if err := g.await(ctx, cgroup.Populated, 0); err != nil {
 		return err
 	}
 	return g.remove()

@@ -2,8 +2,8 @@
 // the host's /usr, a cgroup, Landlock, seccomp and no capabilities; and runs
 // commands in it.
 //
-// Who calls it: the daemon. It may import jail/sys, jail/wire, internal/ipc and
-// internal/seccomp; it never imports the daemon or policy.
+// Who calls it: the daemon. It may import jail/sys, jail/wire, internal/cgroup,
+// internal/ipc and internal/seccomp; it never imports the daemon or policy.
 //
 // A Manager spawns cmd/sandbox-init as PID 1 of each jail from a sealed memfd
 // and talks to it over a socket pair. The daemon enters no jail: it asks

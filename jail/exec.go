@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/internal/cgroup"
 	"sandboxd/jail/wire"
 )
 
@@ -155,7 +156,7 @@ func (p *Process) start(ctx context.Context) error {
 	if err != nil {
 		// Its group has nothing in it but this child, if at all.
 		p.group.kill()
-		p.group.await(context.WithoutCancel(ctx), "populated", 0)
+		p.group.await(context.WithoutCancel(ctx), cgroup.Populated, 0)
 		p.removeGroup()
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/internal/cgroup"
 	"sandboxd/internal/ipc"
 	"sandboxd/jail/wire"
 )
@@ -216,7 +217,7 @@ func (j *Jail) Thaw(ctx context.Context) error {
 }
 
 func (j *Jail) setFrozen(ctx context.Context, frozen bool) error {
-	from, to, value, want := StateRunning, StateFrozen, "1", int64(1)
+	from, to, value, want := StateRunning, StateFrozen, "1", 1
 	if !frozen {
 		from, to, value, want = StateFrozen, StateRunning, "0", 0
 	}
@@ -232,7 +233,7 @@ func (j *Jail) setFrozen(ctx context.Context, frozen bool) error {
 	if err := j.cgroup.write("cgroup.freeze", value); err != nil {
 		return err
 	}
-	if err := j.cgroup.await(ctx, "frozen", want); err != nil {
+	if err := j.cgroup.await(ctx, cgroup.Frozen, want); err != nil {
 		return fmt.Errorf("jail: freeze: %w", err)
 	}
 	j.mu.Lock()

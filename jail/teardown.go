@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/cgroup"
 )
 
 // teardownTimeout bounds the wait for killed processes; the kernel ends them
@@ -60,7 +62,7 @@ func (j *Jail) teardown() {
 			note(fmt.Errorf("jail: sandbox-init does not end: %w", ctx.Err()))
 		}
 	}
-	note(j.cgroup.await(ctx, "populated", 0))
+	note(j.cgroup.await(ctx, cgroup.Populated, 0))
 	j.endCause()
 	if j.conn != nil {
 		j.conn.Close()

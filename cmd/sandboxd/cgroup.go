@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/cgroup"
 )
 
 // cgroupRoots are where cgroup v2 may be mounted: alone, or beside version 1.
@@ -167,9 +170,21 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// removeCgroup removes dir and what is below it. A cgroup that has just lost
-// its last process can stay busy for a moment.
+// removeCgroup removes dir and what is below it, once nothing lives there any
+// more.
 func removeCgroup(dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), cgroupEmpties)
+	defer cancel()
+	if err := cgroup.Await(ctx, dir, cgroup.Populated, 0); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	return removeEmpty(dir)
+}
+
+// cgroupEmpties bounds the wait for killed processes.
+const cgroupEmpties = 10 * time.Second
+
+func removeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -179,18 +194,12 @@ func removeCgroup(dir string) error {
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			if err := removeCgroup(filepath.Join(dir, e.Name())); err != nil {
+			if err := removeEmpty(filepath.Join(dir, e.Name())); err != nil {
 				return err
 			}
 		}
 	}
-	for range 100 {
-		if err = unix.Rmdir(dir); !errors.Is(err, unix.EBUSY) {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("cgroup: remove %s: %w", dir, err)
 	}
 	return nil

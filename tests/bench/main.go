@@ -17,6 +17,7 @@ import (
 func main() {
 	bin := flag.String("bin", "", "folder with sandboxd and sandboxctl; by default the module's build/")
 	rounds := flag.Int("n", 300, "rounds of each row")
+	only := flag.String("only", "", "measure one part alone: isolates or jails")
 	asJSON := flag.Bool("json", false, "print JSON")
 	flag.Parse()
 	if *bin != "" {
@@ -29,7 +30,7 @@ func main() {
 	if args := flag.Args(); len(args) == 3 && args[0] == anewFlag {
 		fail(serveAnew(ctx, args[1], args[2]))
 	}
-	r, err := run(ctx, *rounds)
+	r, err := run(ctx, *rounds, *only)
 	if err != nil {
 		stop()
 		fail(err)
@@ -55,29 +56,69 @@ type report struct {
 	Figures []figure `json:"figures"`
 }
 
-func run(ctx context.Context, rounds int) (_ *report, err error) {
+func run(ctx context.Context, rounds int, only string) (_ *report, err error) {
+	parts := []struct {
+		name    string
+		measure func(r *report, ctx context.Context, dir string, rounds int) error
+	}{{"isolates", (*report).isolates}, {"jails", (*report).jails}}
+	known := only == ""
 	dir, err := os.MkdirTemp("", "sandboxd-bench-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	r := &report{}
+	for _, p := range parts {
+		if only != "" && only != p.name {
+			continue
+		}
+		known = true
+		if err := p.measure(r, ctx, dir, rounds); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	if !known {
+		return nil, fmt.Errorf("-only: there is no part %q", only)
+	}
+	return r, nil
+}
+
+// isolates measures them.
+func (r *report) isolates(ctx context.Context, dir string, rounds int) error {
 	sys, figures, err := starts(ctx, dir)
 	if err != nil {
-		return nil, fmt.Errorf("start: %w", err)
+		return fmt.Errorf("start: %w", err)
 	}
 	r.Figures = append(r.Figures, figures...)
 	err = r.measure(ctx, sys, dir, rounds)
 	if err = errors.Join(err, sys.Close(context.WithoutCancel(ctx))); err != nil {
-		return nil, err
+		return err
 	}
 	// What is left needs no daemon, and would disturb it.
 	figures, err = metering(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("metering: %w", err)
+		return fmt.Errorf("metering: %w", err)
 	}
 	r.Figures = append(r.Figures, figures...)
-	return r, nil
+	return nil
+}
+
+// jails measures them, beside what else makes sandboxes.
+func (r *report) jails(ctx context.Context, _ string, rounds int) (err error) {
+	bin, remove, err := staticTrue(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	sys, err := harness.Start(ctx)
+	if err != nil {
+		return err
+	}
+	// A jail costs some hundred times as much as an isolate's call, and its end
+	// goes on in the kernel for a while.
+	rows, err := jailRows(ctx, sys, bin, "made from nothing", max(rounds/2, 10))
+	r.Rows = append(r.Rows, rows...)
+	return errors.Join(err, sys.Close(context.WithoutCancel(ctx)))
 }
 
 // measure is what is measured at the daemon's socket.
@@ -107,9 +148,6 @@ func (r *report) measure(ctx context.Context, sys *harness.System, dir string, r
 		{"anew", rounds, anewRow(sys, other, "request that instantiates QuickJS anew", "/")},
 		{"anew", max(rounds/4, 10), anewRow(sys, other, "…and gives it the same web interfaces", "/web")},
 		{"python", rounds, pythonRow(sys)},
-		// A jail costs some hundred times as much, and its teardown goes on in
-		// the kernel for a while.
-		{"jail", max(rounds/3, 10), jailRow(sys)},
 	} {
 		rows, err := measure(ctx, group.rounds, group.steps)
 		if err != nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os/exec"
 	"slices"
 	"time"
 
@@ -153,36 +152,6 @@ func incrementAt(c *harness.Client, path string, body []byte) func(context.Conte
 			return fmt.Errorf("1 + 1 came out as %q: %+v", r.Result, r.Error)
 		}
 		return nil
-	}
-}
-
-// jailRow: `true` as the first command of a jail that did not exist, against
-// starting it here; then what it takes until all of the jail is gone.
-func jailRow(sys *harness.System) []step {
-	const path = "/v1/tenants/" + tenant + "/jail"
-	body := []byte(`{"argv":["/usr/bin/true"]}`)
-	return []step{
-		{"fork and exec of true", func(ctx context.Context) error {
-			return exec.CommandContext(ctx, "/usr/bin/true").Run()
-		}},
-		{"true in a fresh jail, until its exit", func(ctx context.Context) error {
-			text, err := call(ctx, sys.API, "POST", path+"/exec", body)
-			if err != nil {
-				return err
-			}
-			var p api.Process
-			if err := json.Unmarshal(text, &p); err != nil {
-				return err
-			}
-			if p.ExitCode == nil || *p.ExitCode != 0 {
-				return fmt.Errorf("true ended with %s", text)
-			}
-			return nil
-		}},
-		{"the jail's end, until nothing of it is left", func(ctx context.Context) error {
-			_, err := call(ctx, sys.API, "DELETE", path, nil)
-			return err
-		}},
 	}
 }
 
