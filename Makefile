@@ -24,15 +24,15 @@ STATIC = -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode external -extldflag
 
 # Tests of packages; the whole-system suites under tests/ have targets of their
 # own, and their helpers are packages like any other.
-UNIT = $$($(GO) list ./... | grep -vE "/tests/(e2e|attack|vm|demo)(/|$$)")
+UNIT = $$($(GO) list ./... | grep -vE "/tests/(e2e|attack|browser|vm|demo)(/|$$)")
 
 MEASURED := ^(TestGreedy|TestIdleCost|TestMemoryComesBack|TestStretches|TestFunctionsAreLinear)$$
 
 TESTRUN := $(BUILD)/testrun
 HERE    := this machine, $(shell uname -sr)
-STAGES  := build lint test-unit test-measure test-e2e test-attack vm-test
+STAGES  := build lint test-unit test-measure test-e2e test-attack test-browser vm-test
 
-.PHONY: all build guests deps deps-test deps-vm lint test test-stages test-unit test-measure test-e2e test-attack vm-test bench demo install clean
+.PHONY: all build guests deps deps-test deps-browser deps-vm deps-all lint test test-stages test-unit test-measure test-e2e test-attack test-browser vm-test bench demo install clean
 all: build
 
 ## deps: install what building and running need and this machine lacks
@@ -42,8 +42,14 @@ deps: .go-is-there
 deps-test: .go-is-there
 	@tests/tools/deps.sh build run test
 
+deps-browser: .go-is-there
+	@tests/tools/deps.sh build run browser
+
 deps-vm: .go-is-there
 	@tests/tools/deps.sh build run test vm
+
+deps-all: .go-is-there
+	@tests/tools/deps.sh build run test browser vm
 
 .PHONY: .go-is-there
 .go-is-there:
@@ -97,13 +103,18 @@ test-attack: build $(TESTRUN)
 	@$(TESTRUN) run -stage test-attack -where '$(HERE), sandboxd dev' -timeout 15m -out $(RESULTS) -- \
 		$(GO) test -json -count=1 -timeout 14m ./tests/attack/...
 
+## test-browser: previews of a real web project in a headless browser; screenshots go to build/artifacts
+test-browser: deps-browser build $(TESTRUN)
+	@$(TESTRUN) run -stage test-browser -where '$(HERE), sandboxd dev, Chromium' -timeout 10m -out $(RESULTS) -- \
+		$(GO) test -json -count=1 -timeout 9m ./tests/browser/...
+
 ## vm-test: the installed system under systemd, in a virtual machine
 vm-test: deps-vm build $(TESTRUN)
 	@$(TESTRUN) run -stage vm-test -where 'a virtual Debian with systemd and cgroup v2 (QEMU, no KVM)' -timeout 30m -out $(RESULTS) -- \
 		tests/vm/test.sh
 
 ## test: all of the above; its last line is the count of what really ran
-test: deps-vm $(TESTRUN)
+test: deps-all $(TESTRUN)
 	@rm -rf $(RESULTS)
 	@$(TESTRUN) check -stage build -where '$(HERE)' -out $(RESULTS) -- $(MAKE) --no-print-directory -s build || true
 	@for stage in $(filter-out build,$(STAGES)); do echo "── $$stage"; $(MAKE) --no-print-directory -s $$stage || true; done

@@ -7,17 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"sandboxd/netproxy"
+	"sandboxd/tests/internal/npmregistry"
 )
 
 // A daemon is a running `sandboxd dev` and the way to call it.
@@ -218,33 +216,13 @@ func (d *daemon) want(ctx context.Context, code int, texts []string, args ...str
 	return o, nil
 }
 
-// writePolicy writes what alice and bob may do. Where the registry that npm is
-// set up with has no public address (a mirror in an internal network), the rule
-// names the range that it has, found now.
+// writePolicy writes what alice and bob may do.
 func writePolicy(ctx context.Context, dir string) (string, error) {
-	out, err := exec.CommandContext(ctx, "npm", "config", "get", "registry").Output()
+	registry, err := npmregistry.Find(ctx)
 	if err != nil {
-		return "", fmt.Errorf("ask npm for its registry: %w", err)
+		return "", err
 	}
-	registry, err := url.Parse(strings.TrimSpace(string(out)))
-	if err != nil || registry.Hostname() == "" {
-		return "", fmt.Errorf("npm's registry %q is no URL", strings.TrimSpace(string(out)))
-	}
-	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", registry.Hostname())
-	if err != nil {
-		return "", fmt.Errorf("look up npm's registry: %w", err)
-	}
-	var ranges []string
-	for _, a := range addresses {
-		if p, _ := a.Unmap().Prefix(24); !netproxy.Public(a.Unmap()) && !slices.Contains(ranges, p.String()) {
-			ranges = append(ranges, p.String())
-		}
-	}
-	extra := ""
-	if len(ranges) > 0 {
-		extra = fmt.Sprintf("        addresses: [%s]\n", strings.Join(ranges, ", "))
-	}
-	text := fmt.Sprintf(policyText, place.Prefix(), place.Addr, registry.String(), registry.Hostname(), extra, place.Prefix(), place.Addr)
+	text := fmt.Sprintf(policyText, place.Prefix(), place.Addr, registry.URL, registry.Rule(), place.Prefix(), place.Addr)
 	path := filepath.Join(dir, "policy.yaml")
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }
@@ -276,8 +254,8 @@ profiles:
       preview: true
       env: {npm_config_registry: "%s"}
     egress:
-      - host: %s
-%s      - host: git.demo.test
+      - %s
+      - host: git.demo.test
         addresses: [%s]
         resolve: [%s]
         credential: {name: git-password, as: basic, username: demo}

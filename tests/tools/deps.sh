@@ -3,7 +3,8 @@
 # and this machine lacks. Says nothing and asks nobody when nothing is missing.
 #
 # Groups: build (compile sandboxd), run (what jails and the demo use), test (what
-# packages' own tests start), vm (the virtual machine of `make vm-test`).
+# packages' own tests start), browser (what previews are looked at with), vm (the
+# virtual machine of `make vm-test`).
 set -euo pipefail
 
 # have TEST PACKAGE...: wants the packages unless the test holds.
@@ -41,6 +42,9 @@ for group in "$@"; do
         # file systems that snapshots and disk limits are tried on
         have 'test -x /usr/sbin/mkfs.ext4' e2fsprogs
         have 'test -x /usr/sbin/mkfs.xfs' xfsprogs
+        ;;
+    browser)
+        command_is_there chromium chromium
         ;;
     vm)
         command_is_there qemu-system-x86_64 qemu-system-x86

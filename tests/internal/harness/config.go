@@ -57,7 +57,20 @@ const (
 func CPULimit() time.Duration  { return time.Duration(min(factor(), 4)) * 500 * time.Millisecond }
 func WallLimit() time.Duration { return time.Duration(min(factor(), 5)) * 3 * time.Second }
 
-func policyText(w *World) string {
+// A Profile is one more profile of the policy, for a suite of its own.
+type Profile struct {
+	// Prefix is the tenants'.
+	Prefix string
+	// Text is the profile as YAML in flow style.
+	Text string
+}
+
+func policyText(w *World, more []Profile) string {
+	var profiles, tenants string
+	for i, p := range more {
+		profiles += fmt.Sprintf("  more%d: %s\n", i, p.Text)
+		tenants += fmt.Sprintf("  %q: {profile: more%d}\n", p.Prefix+"*", i)
+	}
 	return fmt.Sprintf(`version: 1
 callers:
   - user: root
@@ -120,26 +133,30 @@ profiles:
         methods: [GET]
         addresses: [%[8]s]
         resolve: [%[9]s]
-tenants:
-  "%[16]s*": {profile: ample}
+%[17]stenants:
+%[18]s  "%[16]s*": {profile: ample}
   "%[14]s*": {profile: strict}
   "%[12]s*": {profile: agent}
   "%[13]s*": {profile: plain}
 `, NobodyPrefix, WallLimit(), CPULimit(), JailMemory, JailCPUs, JailPids,
-		APIHost, w.Prefix, w.Addr, TokenName, OtherHost, AgentPrefix, IsolatePrefix, StrictPrefix, DeskSocket, AmplePrefix)
+		APIHost, w.Prefix, w.Addr, TokenName, OtherHost, AgentPrefix, IsolatePrefix, StrictPrefix, DeskSocket, AmplePrefix, profiles, tenants)
 }
 
 // configure writes what the daemon is started with to dir.
-func configure(dir string, w *World) error {
+func configure(dir string, w *World, more []Profile) error {
 	if err := os.MkdirAll(filepath.Join(dir, "credentials"), 0o700); err != nil {
 		return err
 	}
-	roots, err := os.ReadFile("/etc/ssl/certs/ca-certificates.crt")
+	trusted := os.Getenv("SSL_CERT_FILE")
+	if trusted == "" {
+		trusted = "/etc/ssl/certs/ca-certificates.crt"
+	}
+	roots, err := os.ReadFile(trusted)
 	if err != nil {
 		return fmt.Errorf("the machine's own roots: %w", err)
 	}
 	for name, text := range map[string]string{
-		"policy.yaml":              policyText(w),
+		"policy.yaml":              policyText(w, more),
 		"credentials/" + TokenName: w.Token,
 		"roots.pem":                string(roots) + "\n" + string(w.CA),
 	} {

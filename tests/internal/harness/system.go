@@ -42,8 +42,9 @@ type daemon interface {
 // the virtual machine, which says so.
 func UnderSystemd() bool { return os.Getenv("SANDBOXD_TEST_SYSTEMD") == "1" }
 
-// Start makes a whole system and waits until it serves.
-func Start(ctx context.Context) (_ *System, err error) {
+// Start makes a whole system, with more profiles in its policy if a suite needs
+// them, and waits until it serves.
+func Start(ctx context.Context, more ...Profile) (_ *System, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("harness: needs root, for namespaces")
 	}
@@ -59,7 +60,7 @@ func Start(ctx context.Context) (_ *System, err error) {
 	if s.World, err = NewWorld(); err != nil {
 		return nil, err
 	}
-	if err := configure(s.dir, s.World); err != nil {
+	if err := configure(s.dir, s.World, more); err != nil {
 		return nil, fmt.Errorf("harness: configure: %w", err)
 	}
 	if UnderSystemd() {

@@ -1,0 +1,1 @@
+export const heading = "As it was written";
