@@ -52,7 +52,10 @@ type Config struct {
 	Sockets     []*Socket
 	Preview     net.Listener
 	PreviewBase string
-	Credentials map[string]*os.File
+	// PreviewHTTPS and PreviewTLS are netproxy.Config's.
+	PreviewHTTPS bool
+	PreviewTLS   func() (chain, key *os.File, err error)
+	Credentials  map[string]*os.File
 	// Exe is the sandboxd binary, started again for the roles.
 	Exe      string
 	InitPath string

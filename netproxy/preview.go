@@ -37,7 +37,7 @@ func (p *Proxy) Expose(ctx context.Context, tenant string, port uint16, ttl time
 	}
 	v := Preview{Tenant: tenant, Port: port, Token: hex.EncodeToString(token[:]), Expires: time.Now().Add(ttl)}
 	label := fmt.Sprintf("p%d-%s", port, v.Token)
-	v.URL = "http://" + label + "." + p.cfg.PreviewBase + "/"
+	v.URL = p.scheme() + "://" + label + "." + p.cfg.PreviewBase + "/"
 	p.mu.Lock()
 	if p.closing {
 		p.mu.Unlock()
@@ -55,6 +55,33 @@ func (p *Proxy) Expose(ctx context.Context, tenant string, port uint16, ttl time
 		return Preview{}, err
 	}
 	return v, nil
+}
+
+func (p *Proxy) scheme() string {
+	if p.cfg.PreviewHTTPS {
+		return "https"
+	}
+	return "http"
+}
+
+// RenewPreviewTLS has the preview listener show the certificate that is in the
+// files now; connections that are open keep the old one. After an error it
+// keeps the old one for all.
+func (p *Proxy) RenewPreviewTLS(ctx context.Context) error {
+	if p.cfg.Preview == nil || p.cfg.PreviewTLS == nil {
+		return nil
+	}
+	return p.sendPreviewTLS(ctx)
+}
+
+func (p *Proxy) sendPreviewTLS(ctx context.Context) error {
+	chain, key, err := p.cfg.PreviewTLS()
+	if err != nil {
+		return fmt.Errorf("netproxy: the preview's certificate: %w", err)
+	}
+	defer chain.Close()
+	defer key.Close()
+	return p.call(ctx, control.MethodPreviewTLS, nil, nil, chain, key)
 }
 
 // published counts the tenant's ports; p.mu is held.

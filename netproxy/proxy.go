@@ -77,7 +77,7 @@ func (p *Proxy) startChild(ctx context.Context, roots []byte) error {
 	}
 	servers := nameServers(resolvConf)
 	hello := control.Hello{
-		Roots: roots, Servers: servers, PreviewBase: p.cfg.PreviewBase, Synthetic: p.cfg.Synthetic, Limits: p.cfg.Limits,
+		Roots: roots, Servers: servers, PreviewBase: p.cfg.PreviewBase, PreviewHTTPS: p.cfg.PreviewHTTPS, Synthetic: p.cfg.Synthetic, Limits: p.cfg.Limits,
 	}
 	var files []*os.File
 	if p.cfg.Preview != nil {
@@ -90,6 +90,11 @@ func (p *Proxy) startChild(ctx context.Context, roots []byte) error {
 			return fmt.Errorf("netproxy: preview listener: %w", err)
 		}
 		defer f.Close()
+		if p.cfg.PreviewTLS != nil {
+			if err := p.sendPreviewTLS(ctx); err != nil {
+				return err
+			}
+		}
 		hello.Preview, files = true, []*os.File{f}
 	}
 	if _, err := p.peer.Call(ctx, control.MethodHello, hello, nil, files...); err != nil {

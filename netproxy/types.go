@@ -26,6 +26,12 @@ type Config struct {
 	// PreviewBase is the authority that browsers use after the host label,
 	// such as "localhost:8080".
 	PreviewBase string
+	// PreviewHTTPS says that visitors come by HTTPS: to the listener itself, or to
+	// a proxy of the operator's before it.
+	PreviewHTTPS bool
+	// PreviewTLS opens the listener's certificate chain and key, PEM, which are
+	// handed on unread; with it the listener speaks TLS, and HTTP/2. Nil: plain.
+	PreviewTLS func() (chain, key *os.File, err error)
 	// Credentials maps names to open files that hold the values; they are
 	// handed to the proxy unread and closed here.
 	Credentials map[string]*os.File

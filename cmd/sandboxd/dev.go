@@ -18,7 +18,7 @@ import (
 )
 
 func devCommand() *cobra.Command {
-	o := &options{logLevel: "warn", preview: "127.0.0.1:0"}
+	o := &options{logLevel: "warn", preview: previewOptions{address: "127.0.0.1:0"}}
 	c := &cobra.Command{
 		Use:   "dev",
 		Short: "Run the daemon in the foreground from a temporary folder",
@@ -130,7 +130,7 @@ func devConfig(o *options, dir string, log *slog.Logger, out io.Writer) (daemon.
 		return cfg, err
 	}
 	if err = listenBoth(&cfg, dir); err == nil {
-		cfg.Preview, cfg.PreviewBase, err = listenPreview(o.preview)
+		err = o.preview.apply(&cfg, nil)
 	}
 	if err != nil {
 		return cfg, errors.Join(err, cfg.Discard())
@@ -174,7 +174,11 @@ func tell(out io.Writer, cfg *daemon.Config, dir string) {
 		fmt.Fprintf(out, "  %-18s %s\n", name, s.Path)
 	}
 	if cfg.Preview != nil {
-		fmt.Fprintf(out, "  preview            http://….%s/\n", cfg.PreviewBase)
+		scheme := "http"
+		if cfg.PreviewHTTPS {
+			scheme = "https"
+		}
+		fmt.Fprintf(out, "  preview            %s://….%s/\n", scheme, cfg.PreviewBase)
 	}
 	tenant := "TENANT"
 	if cfg.PolicyName == builtInPolicy {

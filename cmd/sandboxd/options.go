@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,14 +18,15 @@ import (
 
 // options are the flags that serve and dev share.
 type options struct {
-	policy, state, preview, credentials string
-	initPath, guests                    string
-	uidBase                             uint32
-	bestEffort                          bool
-	disk                                string
-	tenantWorkers                       int
-	tenantIdle                          time.Duration
-	logLevel                            string
+	policy, state, credentials string
+	preview                    previewOptions
+	initPath, guests           string
+	uidBase                    uint32
+	bestEffort                 bool
+	disk                       string
+	tenantWorkers              int
+	tenantIdle                 time.Duration
+	logLevel                   string
 }
 
 // maxTenantWorkers bounds --tenant-workers: each has a user id of its own.
@@ -36,7 +36,7 @@ const maxTenantWorkers = 1024
 const defaultUIDBase = 939524096
 
 func (o *options) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.preview, "preview", o.preview, "address of the preview listener, HOST:PORT; empty means none")
+	o.preview.flags(f)
 	f.StringVar(&o.credentials, "credentials", o.credentials, "folder with one file for each credential that the policy names")
 	f.StringVar(&o.initPath, "init", "", "the sandbox-init binary (default: beside sandboxd, then /usr/lib/sandboxd)")
 	f.StringVar(&o.guests, "guests", "", "folder with the interpreter images (default: beside sandboxd, then /usr/lib/sandboxd)")
@@ -65,6 +65,9 @@ func (o *options) config(log *slog.Logger) (daemon.Config, error) {
 	}
 	if o.tenantIdle < time.Second {
 		return cfg, fmt.Errorf("--tenant-idle: %v is less than a second", o.tenantIdle)
+	}
+	if err := o.preview.check(); err != nil {
+		return cfg, err
 	}
 	var err error
 	if cfg.InitPath, err = beside(o.initPath, "sandbox-init"); err != nil {
@@ -123,27 +126,6 @@ func openCredentials(dir string) (map[string]*os.File, error) {
 		files[e.Name()] = f
 	}
 	return files, nil
-}
-
-// listenPreview opens the preview listener; pages are told its address as
-// localhost, which browsers resolve to the loopback by themselves.
-func listenPreview(address string) (net.Listener, string, error) {
-	if address == "" {
-		return nil, "", nil
-	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, "", fmt.Errorf("--preview: %w", err)
-	}
-	return l, previewBase(l), nil
-}
-
-func previewBase(l net.Listener) string {
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		return ""
-	}
-	return net.JoinHostPort("localhost", port)
 }
 
 // loadPolicy reads the policy and takes its faults apart for people.

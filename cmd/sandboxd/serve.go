@@ -98,13 +98,14 @@ func serveConfig(o *options, run string, log *slog.Logger) (daemon.Config, error
 }
 
 func serveSockets(cfg *daemon.Config, inherited map[string][]net.Listener, o *options, run string) error {
+	var preview net.Listener
 	for name, group := range inherited {
 		for _, l := range group {
 			switch name {
 			case systemd.SocketAPI, systemd.SocketAdmin:
 				cfg.Sockets = append(cfg.Sockets, &daemon.Socket{Listener: l, Admin: name == systemd.SocketAdmin, Path: l.Addr().String()})
 			case systemd.SocketPreview:
-				cfg.Preview, cfg.PreviewBase = l, previewBase(l)
+				preview = l
 			default:
 				return fmt.Errorf("the inherited socket %q is not one of %s, %s, %s", name, systemd.SocketAPI, systemd.SocketAdmin, systemd.SocketPreview)
 			}
@@ -118,12 +119,7 @@ func serveSockets(cfg *daemon.Config, inherited map[string][]net.Listener, o *op
 			return err
 		}
 	}
-	if cfg.Preview == nil {
-		var err error
-		cfg.Preview, cfg.PreviewBase, err = listenPreview(o.preview)
-		return err
-	}
-	return nil
+	return o.preview.apply(cfg, preview)
 }
 
 // listenBoth opens api.sock and admin.sock in dir.

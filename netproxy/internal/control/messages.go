@@ -10,6 +10,7 @@ import (
 // Methods. The daemon calls the first group, the proxy the second.
 const (
 	MethodCredentials = "credentials" // Credentials, one file each
+	MethodPreviewTLS  = "previewtls"  // chain and key, PEM → nothing; before Hello, and whenever they are renewed
 	MethodHello       = "hello"       // Hello (preview listener) → nothing
 	MethodAttach      = "attach"      // Attach, five sockets → Attached
 	MethodDetach      = "detach"      // Detach
@@ -64,6 +65,8 @@ type Hello struct {
 	Roots       []byte `json:"roots"`
 	Preview     bool   `json:"preview"`
 	PreviewBase string `json:"preview_base"`
+	// PreviewHTTPS says that visitors come by HTTPS.
+	PreviewHTTPS bool `json:"preview_https"`
 	// Servers are the host's name servers.
 	Servers []netip.AddrPort `json:"servers"`
 	// Synthetic is where DNS answers come from.

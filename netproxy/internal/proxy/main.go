@@ -54,6 +54,7 @@ type process struct {
 	log    *slog.Logger
 	peer   *control.Peer
 	set    *secrets.Set
+	shown  certificate
 	server atomic.Pointer[Server]
 	failed atomic.Pointer[error]
 }
@@ -71,7 +72,7 @@ var errOrder = errors.New("not at this point")
 // dispatch answers the daemon; used says that the files have a new owner.
 func (p *process) dispatch(method string, body json.RawMessage, files []*os.File) (out any, used bool, err error) {
 	server := p.server.Load()
-	if (server == nil) != (method == control.MethodCredentials || method == control.MethodHello) {
+	if (server == nil) != (method == control.MethodCredentials || method == control.MethodHello) && method != control.MethodPreviewTLS {
 		return nil, false, errOrder
 	}
 	switch method {
@@ -84,6 +85,11 @@ func (p *process) dispatch(method string, body json.RawMessage, files []*os.File
 			err = errors.Join(err, p.set.Read(name, files[i]))
 		}
 		return nil, true, err
+	case control.MethodPreviewTLS:
+		if len(files) != 2 {
+			return nil, false, errOrder
+		}
+		return nil, false, p.shown.read(files[0], files[1])
 	case control.MethodHello:
 		in, err := decode[control.Hello](body)
 		if err == nil {
@@ -172,7 +178,7 @@ func (p *process) start(h control.Hello, files []*os.File) error {
 		if listener, err = net.FileListener(files[0]); err != nil {
 			return err
 		}
-		server.previews = newPreviews(h.PreviewBase, server.backend, p.log)
+		server.previews = newPreviews(&h, &p.shown, server.backend, p.log)
 	}
 	if err := warmUp(); err != nil {
 		return err

@@ -27,13 +27,15 @@ var ErrNotListening = errors.New("nothing listens on the port")
 type previews struct {
 	base    string // authority after the label, lower case
 	port    string // of base, "" for the scheme's own
+	scheme  string // of the visitors' addresses
 	backend Backend
 	log     *slog.Logger
 	server  *http.Server
 
 	mu     sync.Mutex
 	labels map[string]*preview
-	past   map[string]struct{} // answered with 410
+	tokens map[string]*preview
+	past   map[string]struct{} // labels and tokens, answered with 410
 	order  []string
 }
 
@@ -49,24 +51,41 @@ type preview struct {
 // maxVisitors bounds the connections of all previews together.
 const maxVisitors = 4096
 
+// maxStreams bounds the requests at once on one HTTP/2 connection.
+const maxStreams = 128
+
+// TokenHeader carries a preview's token where the address cannot: for clients
+// behind a proxy of the operator's that keeps one host name. No browser sends it
+// to another site unasked.
+const TokenHeader = "Sandboxd-Preview-Token"
+
 // maxPast bounds how many ended labels are remembered as such.
 const maxPast = 4096
 
-func newPreviews(base string, backend Backend, log *slog.Logger) *previews {
-	p := &previews{backend: backend, log: log, labels: map[string]*preview{}, past: map[string]struct{}{}}
-	p.base = strings.ToLower(base)
+func newPreviews(h *control.Hello, shown *certificate, backend Backend, log *slog.Logger) *previews {
+	p := &previews{backend: backend, log: log, labels: map[string]*preview{}, tokens: map[string]*preview{}, past: map[string]struct{}{}}
+	p.base, p.scheme = strings.ToLower(h.PreviewBase), "http"
+	if h.PreviewHTTPS {
+		p.scheme = "https"
+	}
 	if i := strings.LastIndexByte(p.base, ':'); i >= 0 && !strings.HasSuffix(p.base, "]") {
 		p.base, p.port = p.base[:i], p.base[i+1:]
 	}
 	p.server = &http.Server{
 		Handler: p, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		TLSConfig: shown.config(), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 	}
 	return p
 }
 
 func (p *previews) serve(l net.Listener) {
-	if err := p.server.Serve(netutil.LimitListener(l, maxVisitors)); err != nil && !errors.Is(err, http.ErrServerClosed) {
+	l = netutil.LimitListener(l, maxVisitors)
+	serve := p.server.Serve
+	if p.server.TLSConfig != nil {
+		serve = func(l net.Listener) error { return p.server.ServeTLS(l, "", "") }
+	}
+	if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		p.log.Error("the preview listener ended")
 	}
 }
@@ -81,6 +100,7 @@ func (p *previews) expose(e control.Expose) {
 		old.stop()
 	}
 	p.labels[e.Label] = v
+	p.tokens[v.token()] = v
 	v.timer = time.AfterFunc(time.Until(e.Expires), func() { p.unexpose(e.Label, v) })
 }
 
@@ -94,11 +114,13 @@ func (p *previews) unexpose(label string, only *preview) {
 	}
 	v.stop()
 	delete(p.labels, label)
+	delete(p.tokens, v.token())
 	if len(p.order) >= maxPast {
 		delete(p.past, p.order[0])
+		delete(p.past, tokenIn(p.order[0]))
 		p.order = p.order[1:]
 	}
-	p.past[label] = struct{}{}
+	p.past[label], p.past[v.token()] = struct{}{}, struct{}{}
 	p.order = append(p.order, label)
 }
 
@@ -125,12 +147,42 @@ func (p *previews) close() {
 	_ = p.server.Close()
 }
 
+func (v *preview) token() string { return tokenIn(v.Label) }
+
+// tokenIn is the secret in a label.
+func tokenIn(label string) string { return label[strings.LastIndexByte(label, '-')+1:] }
+
 // stop cuts open connections, upgraded ones too.
 func (v *preview) stop() {
 	if v.timer != nil {
 		v.timer.Stop()
 	}
 	v.cancel()
+}
+
+// of returns the preview that a request is for: by its Host, or by its token in a
+// header. A request that names two is for none.
+func (p *previews) of(r *http.Request) (*preview, int) {
+	token := r.Header.Get(TokenHeader)
+	if token == "" {
+		return p.find(r.Host)
+	}
+	p.mu.Lock()
+	v := p.tokens[token]
+	_, was := p.past[token]
+	p.mu.Unlock()
+	switch {
+	case len(r.Header.Values(TokenHeader)) > 1:
+		return nil, http.StatusMisdirectedRequest
+	case was || v != nil && time.Now().After(v.Expires):
+		return nil, http.StatusGone
+	case v == nil:
+		return nil, http.StatusNotFound
+	}
+	if named, _ := p.find(r.Host); named != nil && named != v {
+		return nil, http.StatusMisdirectedRequest
+	}
+	return v, 0
 }
 
 // find returns the preview that a Host names. status is 421 when the host is
@@ -157,7 +209,7 @@ func (p *previews) find(host string) (*preview, int) {
 
 // ServeHTTP implements http.Handler.
 func (p *previews) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	v, status := p.find(r.Host)
+	v, status := p.of(r)
 	if v == nil || r.URL.IsAbs() {
 		if v != nil {
 			status = http.StatusMisdirectedRequest
@@ -253,7 +305,9 @@ func (p *previews) inbound(pr *httputil.ProxyRequest, inside string) {
 			delete(out.Header, name)
 		}
 	}
+	out.Header.Del(TokenHeader)
 	out.Header.Set("X-Forwarded-Host", pr.In.Host)
+	out.Header.Set("X-Forwarded-Proto", p.scheme)
 	var keep []string
 	for _, c := range pr.In.Cookies() {
 		if !hasAnyPrefix(c.Name, platformCookies) {
