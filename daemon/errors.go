@@ -163,6 +163,9 @@ func fromJail(err error) *api.Error {
 
 // fromStart tells a command that cannot be started from a jail that cannot.
 func fromStart(e *jail.StartError) *api.Error {
+	if e.Jail {
+		return nil
+	}
 	if e.Step == "cwd" {
 		return &api.Error{Code: api.CodeInvalidRequest, Field: "cwd", Message: "the folder cannot be entered: " + e.Errno.Error()}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,8 +35,7 @@ var keptCaps = sys.CapSet(unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL)
 const (
 	namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
-	initGate = 5 // the child's descriptors: null, null, null, socket, program, gate
-	initExe  = 4
+	initExe = 4 // the child's descriptors: null, null, null, socket, program
 )
 
 // Create builds a tenant's jail. If there is one it is returned with ErrExists.
@@ -86,42 +84,33 @@ func (j *Jail) buildUntil(ctx context.Context) error {
 
 // build does the whole start sequence. What it leaves in j is undone by
 // teardown, whatever step fails.
-func (j *Jail) build(ctx context.Context) (err error) {
+func (j *Jail) build(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if j.uid, err = j.m.uids.claim(j.tenant); err != nil {
-		return err
-	}
-	if err := j.makeCgroups(); err != nil {
-		return err
-	}
-	child, gate, err := j.clone()
+	p := &place{m: j.m, cgroup: j.cgroup}
+	err := j.m.do([]step{
+		{"uid range", func() (err error) { j.uid, err = j.m.uids.claim(j.tenant); return err }},
+		{"place", func() error { return p.build(j.spec.NetNS) }},
+		// While sandbox-init starts, what it will mount is made.
+		{"folders", j.makeFolders},
+		{"cgroup limits", func() error { return p.cgroup.limit(j.limits, j.m.host.controllers) }},
+		// Sandbox-init clones commands from init/ into exec-N/; the kernel asks for
+		// the right to write the members of both and of what they have in common.
+		{"cgroup owner", func() error { return j.giveProcs(j.cgroup) }},
+		{"rlimits", func() error { return p.rlimits(j.limits) }},
+		// From here on sandbox-init has the tenant's ids.
+		{"id maps", func() error { return p.mapIDs(j.uid) }},
+		{"configuration", func() error { return j.configure(p) }},
+		{"init", func() error { return j.awaitReady(ctx, p) }},
+		{"self-check", j.verify},
+	}, func() { j.conn, j.init, j.pid = p.conn, p.init, p.pid })
 	if err != nil {
-		return err
-	}
-	defer gate.Close()
-	if err := j.letGo(child, gate); err != nil {
-		return j.initFailure(child, err)
-	}
-	// While sandbox-init starts, what it will mount is made.
-	if err := j.makeFolders(); err != nil {
-		return err
-	}
-	trees, err := j.trees()
-	if err != nil {
-		return err
-	}
-	err = j.conn.Send(j.config().Marshal(), trees...)
-	closeAll(trees)
-	if err != nil {
-		return j.initFailure(child, err)
-	}
-	if err := j.awaitReady(ctx); err != nil {
-		return j.initFailure(child, err)
-	}
-	child.Finish()
-	if err := j.verify(); err != nil {
+		err = p.failure(err)
+		var start *StartError
+		if errors.As(err, &start) {
+			start.Jail = true
+		}
 		return err
 	}
 	j.goroutines.Go(j.receive)
@@ -135,25 +124,14 @@ func (j *Jail) build(ctx context.Context) (err error) {
 	return nil
 }
 
-// makeCgroups makes the jail's group with its limits, before anything is in it:
-// moving a process later, or passing controllers on above one, waits for every
-// processor (milliseconds), cloning into a group does not.
-func (j *Jail) makeCgroups() error {
-	if err := j.cgroup.make(); err != nil {
+// configure tells sandbox-init whose it is.
+func (j *Jail) configure(p *place) error {
+	trees, err := j.trees()
+	if err != nil {
 		return err
 	}
-	if err := j.cgroup.limit(j.limits, j.m.host.controllers); err != nil {
-		return err
-	}
-	if err := j.cgroup.enable(j.m.host.controllers); err != nil {
-		return err
-	}
-	if err := j.cgroup.child("init").make(); err != nil {
-		return err
-	}
-	// Sandbox-init clones commands from init/ into exec-N/; the kernel asks for
-	// the right to write the members of both and of what they have in common.
-	return j.giveProcs(j.cgroup)
+	defer closeAll(trees)
+	return p.conn.Send(j.config().Marshal(), trees...)
 }
 
 func (j *Jail) giveProcs(g group) error {
@@ -187,36 +165,18 @@ func closeAll(files []*os.File) {
 
 func (j *Jail) config() *wire.Config {
 	return &wire.Config{
-		Version: wire.Version, Hostname: hostname(j.tenant),
+		Hostname: hostname(j.tenant),
 		TmpBytes: uint64(j.limits.tmp()), TmpInodes: uint64(max(j.limits.tmp()/8192, 1024)),
-		Opt: j.m.host.opt, Loopback: j.spec.NetNS == nil,
-		MaskFiles: j.m.host.maskFiles, MaskDirs: j.m.host.maskDirs, ReadOnly: j.m.host.readOnly,
-		UID: tenantUID, GID: tenantGID,
-		InitFilter: j.m.initBPF, ExecFilter: j.m.execBPF,
+		Loopback: j.spec.NetNS == nil, UID: tenantUID, GID: tenantGID,
 	}
-}
-
-// letGo maps the ids of the waiting child and opens the gate.
-func (j *Jail) letGo(child *sys.Child, gate *os.File) error {
-	pid := strconv.Itoa(child.Pid)
-	mapping := fmt.Sprintf("0 %d %d\n", j.uid, uidRange)
-	for _, file := range []string{"uid_map", "gid_map"} {
-		if err := j.m.writeProc(pid+"/"+file, mapping); err != nil {
-			return err
-		}
-	}
-	if _, err := gate.Write([]byte{1}); err != nil {
-		return fmt.Errorf("jail: gate: %w", err)
-	}
-	return nil
 }
 
 // awaitReady waits until sandbox-init has sent the root and is ready.
-func (j *Jail) awaitReady(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { j.conn.Close() })
+func (j *Jail) awaitReady(ctx context.Context, p *place) error {
+	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
 	defer stop()
 	for {
-		payload, files, err := j.conn.Recv()
+		payload, files, err := p.conn.Recv()
 		if err != nil {
 			return errors.Join(ctx.Err(), err)
 		}
@@ -234,6 +194,7 @@ func (j *Jail) awaitReady(ctx context.Context) error {
 		case *wire.Ready:
 			if j.root != nil && len(files) == 0 && m.Version == wire.Version {
 				j.landlock = int(m.LandlockABI)
+				p.child.Finish()
 				return nil
 			}
 		case *wire.Failed:
@@ -243,32 +204,4 @@ func (j *Jail) awaitReady(ctx context.Context) error {
 		closeAll(files)
 		return fmt.Errorf("jail: sandbox-init answered %T with %d descriptors", m, len(files))
 	}
-}
-
-// initFailure ends a child that did not become ready and prefers the reason
-// that it left behind.
-func (j *Jail) initFailure(child *sys.Child, err error) error {
-	j.init.kill()
-	<-j.init.gone
-	if own := child.Finish(); own != nil {
-		var step *sys.StepError
-		if errors.As(own, &step) && step.Errno != unix.EPIPE {
-			return startError("init", own)
-		}
-	}
-	var start *StartError
-	if errors.As(err, &start) {
-		return err
-	}
-	return &StartError{Step: "init", Text: err.Error()}
-}
-
-// startError makes a StartError of what the clone returned.
-func startError(step string, err error) error {
-	e := &StartError{Step: step, Text: err.Error()}
-	var child *sys.StepError
-	if errors.As(err, &child) {
-		e.Step, e.Errno, e.Text = child.Step, child.Errno, ""
-	}
-	return e
 }

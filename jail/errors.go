@@ -50,6 +50,7 @@ func (e *SpecError) Error() string { return "jail: " + e.Field + ": " + e.Messag
 // StartError says at which step a jail or a command failed to start.
 type StartError struct {
 	Step  string
+	Jail  bool // a jail's start, not a command's
 	Errno unix.Errno
 	Text  string
 }

@@ -342,17 +342,17 @@ func TestFaults(t *testing.T) {
 		"self-check of mounts": {
 			func() func() {
 				old := m.host.opt
-				m.host.opt = false
+				m.host.opt, m.prepare.Opt = false, false
 				devices["missing"] = 1
-				return func() { m.host.opt = old; delete(devices, "missing") }
+				return func() { m.host.opt, m.prepare.Opt = old, old; delete(devices, "missing") }
 			},
 			func(err error) bool { var e *SelfCheckError; return errors.As(err, &e) && e.What == "mounts" },
 		},
 		"a mask that is not there": {
 			func() func() {
-				old := m.host.maskFiles
-				m.host.maskFiles = append([]string{"nothing"}, old...)
-				return func() { m.host.maskFiles = old }
+				old := m.prepare.MaskFiles
+				m.prepare.MaskFiles = append([]string{"nothing"}, old...)
+				return func() { m.prepare.MaskFiles = old }
 			},
 			func(err error) bool {
 				var e *StartError
@@ -360,8 +360,12 @@ func TestFaults(t *testing.T) {
 			},
 		},
 		"a filter that is none": {
-			func() func() { old := m.initBPF; m.initBPF = []byte{1}; return func() { m.initBPF = old } },
-			func(err error) bool { var e *StartError; return errors.As(err, &e) && e.Step == "seccomp" },
+			func() func() {
+				old := m.prepare.InitFilter
+				m.prepare.InitFilter = []byte{1}
+				return func() { m.prepare.InitFilter = old }
+			},
+			func(err error) bool { var e *StartError; return errors.As(err, &e) && e.Step == "filters" },
 		},
 		"a program that is no program": {
 			func() func() { old := m.initFile; m.initFile = m.null; return func() { m.initFile = old } },

@@ -17,6 +17,7 @@ import (
 
 	"sandboxd/internal/seccomp"
 	"sandboxd/jail/sys"
+	"sandboxd/jail/wire"
 )
 
 // tenantName is api.md's rule; it also keeps names safe as file names.
@@ -30,16 +31,16 @@ type Manager struct {
 	locks    []*os.File // on RunDir and CgroupDir: two daemons would end each other's jails
 	proc     int        // the daemon's own /proc, opened once
 	null     *os.File
-	initFile *os.File // sealed memfd
-	initBPF  []byte
-	execBPF  []byte
+	initFile *os.File      // sealed memfd
+	prepare  *wire.Prepare // what every sandbox-init is told first
 	host     hostFacts
 	jails    group
 	uids     *uids
 	spawn    *spawner
-	imageMu  sync.Mutex   // while an empty image is made
-	homeNet  *os.File     // the daemon's own network namespace
-	watches  atomic.Int32 // of files, in all jails
+	imageMu  sync.Mutex              // while an empty image is made
+	homeNet  *os.File                // the daemon's own network namespace
+	faults   func(step string) error // tests
+	watches  atomic.Int32            // of files, in all jails
 
 	mu        sync.Mutex
 	byName    map[string]*Jail
@@ -237,16 +238,18 @@ func (m *Manager) procHas(name string) bool {
 }
 
 func (m *Manager) compileFilters(context.Context) error {
+	p := &wire.Prepare{Version: wire.Version, Opt: m.host.opt, MaskFiles: m.host.maskFiles, MaskDirs: m.host.maskDirs, ReadOnly: m.host.readOnly}
 	for _, f := range []struct {
 		to   *[]byte
 		list *seccomp.Filter
-	}{{&m.execBPF, ExecFilter()}, {&m.initBPF, InitFilter()}} {
+	}{{&p.ExecFilter, ExecFilter()}, {&p.InitFilter, InitFilter()}} {
 		prog, err := seccomp.Compile(f.list)
 		if err != nil {
 			return fmt.Errorf("jail: %w", err)
 		}
 		*f.to = seccomp.Marshal(prog)
 	}
+	m.prepare = p
 	return nil
 }
 

@@ -215,7 +215,7 @@ func buildTemplate(base string, opt bool) error {
 }
 
 func fillTemplate(root int, base string, opt bool) error {
-	folders := []string{"usr", "base", "dev", "dev/pts", "dev/shm", "proc", "maskdir", "layer", "files", "mem"}
+	folders := []string{"usr", "base", "dev", "dev/pts", "dev/shm", "proc", "maskdir", "layer", "files", "mem", "stage"}
 	trees := map[string]string{"usr": "/usr", "base": base}
 	if opt {
 		folders, trees["opt"] = append(folders, "opt"), "/opt"

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/internal/seccomp/bpf"
 	"sandboxd/jail/sys"
 	"sandboxd/jail/wire"
 )
@@ -28,44 +29,72 @@ const (
 // The mount namespace that this process is born in is a copy of the daemon's
 // template, not of the host's: a read-only tmpfs with usr, opt, dev, base (the
 // overlay's lower layer), mask and maskdir (empty), proc, and the empty folders
-// layer, files and mem to mount on. Nothing of it but what is cloned here survives
-// EnterRoot.
+// layer, files, mem and stage to mount on. Nothing of it but what is cloned here
+// survives EnterRoot.
+
+// staged is what prepare has made.
+type staged struct {
+	opt                    bool
+	old                    int // the template's root
+	dev                    int // a detached tree
+	proc                   int // what is mounted on stage: procfs, as the jail will see it
+	limits                 int // its sys/user, before it was covered
+	initFilter, execFilter []unix.SockFilter
+}
+
+// prepare does what does not depend on whose jail it will be. Nothing of it
+// needs the user namespace's ids, which are not mapped yet.
+func prepare(cfg *wire.Prepare) (*staged, error) {
+	s := &staged{opt: cfg.Opt}
+	var err error
+	if s.initFilter, err = bpf.Unmarshal(cfg.InitFilter); err != nil {
+		return nil, at("filters", err)
+	}
+	if s.execFilter, err = bpf.Unmarshal(cfg.ExecFilter); err != nil {
+		return nil, at("filters", err)
+	}
+	if s.old, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, at("old root", err)
+	}
+	if err := s.stageProc(cfg); err != nil {
+		return nil, at("proc", err)
+	}
+	if s.dev, err = sys.Tree(s.old, "dev", true, 0); err != nil {
+		return nil, at("dev", err)
+	}
+	return s, nil
+}
 
 // build makes the jail's root, enters it and returns it.
-func build(cfg *wire.Config, trees []*os.File) (*os.File, error) {
+func build(cfg *wire.Config, st *staged, trees []*os.File) (*os.File, error) {
 	if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {
 		return nil, at("hostname", err)
 	}
-	old, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, at("old root", err)
-	}
-	defer unix.Close(old)
 	// Here first: a tree can only be copied, and be an overlay's layer, where it is
 	// part of this namespace.
 	for i, name := range treeNames {
-		if err := sys.Attach(int(trees[i].Fd()), old, name); err != nil {
+		if err := sys.Attach(int(trees[i].Fd()), st.old, name); err != nil {
 			return nil, at(name, err)
 		}
 	}
-	root, err := overlay(old)
+	root, err := overlay(st.old)
 	if err != nil {
 		return nil, at("overlay", err)
 	}
 	file := os.NewFile(uintptr(root), "root")
-	steps := []struct {
+	for _, s := range []struct {
 		name string
-		do   func(cfg *wire.Config, old, root int) error
+		do   func() error
 	}{
-		{"system folders", mountSystem},
-		{"dev", mountDev},
-		{"memory file systems", mountMemory},
-		{"workspace", mountOwn},
-		// Last: after it no tree can be cloned any more.
-		{"proc", mountProc},
-	}
-	for _, s := range steps {
-		if err := s.do(cfg, old, root); err != nil {
+		{"system folders", func() error { return mountSystem(st, root) }},
+		{"dev", func() error { return mountDev(st, root) }},
+		{"memory file systems", func() error { return mountMemory(cfg, st.old, root) }},
+		{"workspace", func() error { return mountOwn(st.old, root) }},
+		// After it no tree can be cloned any more.
+		{"limits", func() error { return noNamespaces(st.limits) }},
+		{"proc", func() error { return sys.Attach(st.proc, root, "proc") }},
+	} {
+		if err := s.do(); err != nil {
 			file.Close()
 			return nil, at(s.name, err)
 		}
@@ -76,6 +105,9 @@ func build(cfg *wire.Config, trees []*os.File) (*os.File, error) {
 	}
 	for _, t := range trees {
 		t.Close()
+	}
+	for _, fd := range []int{st.old, st.dev, st.proc, st.limits} {
+		unix.Close(fd)
 	}
 	return file, nil
 }
@@ -116,37 +148,35 @@ func attachNew(root int, to, kind string, attr int, options ...string) error {
 	return sys.Attach(tree, root, to)
 }
 
-func mountSystem(cfg *wire.Config, old, root int) error {
-	if err := clone(old, "usr", root, "usr"); err != nil {
+func mountSystem(st *staged, root int) error {
+	if err := clone(st.old, "usr", root, "usr"); err != nil {
 		return err
 	}
-	if !cfg.Opt {
+	if !st.opt {
 		return nil
 	}
-	return clone(old, "opt", root, "opt")
+	return clone(st.old, "opt", root, "opt")
 }
 
-// mountProc mounts procfs, covers what tells too much, and writes the limits
-// that allow no further namespaces (a detached tree counts as one).
-func mountProc(cfg *wire.Config, old, root int) error {
-	if err := attachNew(root, "proc", "proc", noexec, "hidepid", "invisible"); err != nil {
+// stageProc mounts procfs and covers what tells too much.
+func (s *staged) stageProc(cfg *wire.Prepare) error {
+	if err := attachNew(s.old, "stage", "proc", noexec, "hidepid", "invisible"); err != nil {
 		return err
 	}
-	proc, err := unix.Openat(root, "proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	// Of the procfs now, not of the folder below it.
+	proc, err := unix.Openat(s.old, "stage", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(proc)
+	s.proc = proc
 	// The first victim of a host that runs out of memory shall be a jail.
 	if err := writeFile(proc, "self/oom_score_adj", "500"); err != nil {
 		return err
 	}
 	// By this the limits can still be written when sys is covered.
-	limits, err := unix.Openat(proc, "sys/user", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	if s.limits, err = unix.Openat(proc, "sys/user", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return err
 	}
-	defer unix.Close(limits)
 	for _, name := range cfg.ReadOnly {
 		tree, err := sys.Tree(proc, name, true, noexec|unix.MOUNT_ATTR_RDONLY)
 		if err != nil {
@@ -159,16 +189,16 @@ func mountProc(cfg *wire.Config, old, root int) error {
 		}
 	}
 	for _, name := range cfg.MaskFiles {
-		if err := clone(old, "mask", proc, name); err != nil {
+		if err := clone(s.old, "mask", proc, name); err != nil {
 			return err
 		}
 	}
 	for _, name := range cfg.MaskDirs {
-		if err := clone(old, "maskdir", proc, name); err != nil {
+		if err := clone(s.old, "maskdir", proc, name); err != nil {
 			return err
 		}
 	}
-	return noNamespaces(limits)
+	return nil
 }
 
 // noNamespaces sets this user namespace's limits to none.
@@ -195,8 +225,8 @@ func writeFile(dir int, path, value string) error {
 	return err
 }
 
-func mountDev(_ *wire.Config, old, root int) error {
-	if err := clone(old, "dev", root, "dev"); err != nil {
+func mountDev(st *staged, root int) error {
+	if err := sys.Attach(st.dev, root, "dev"); err != nil {
 		return err
 	}
 	return attachNew(root, "dev/pts", "devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
@@ -227,7 +257,7 @@ func mountMemory(cfg *wire.Config, old, root int) error {
 	return nil
 }
 
-func mountOwn(_ *wire.Config, old, root int) error {
+func mountOwn(old, root int) error {
 	if err := clone(old, "files/workspace", root, "workspace"); err != nil {
 		return err
 	}

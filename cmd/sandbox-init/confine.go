@@ -48,41 +48,30 @@ var rules = []struct {
 	{"/dev/pts", device | sys.FSReadDir},
 }
 
-// confine drops what building the root needed. It returns the commands' filter.
-func confine(cfg *wire.Config) ([]unix.SockFilter, error) {
+// confine drops what building the root needed.
+func confine(cfg *wire.Config, st *staged) error {
 	if cfg.Loopback {
 		if err := loopbackUp(); err != nil {
-			return nil, at("loopback", err)
+			return at("loopback", err)
 		}
 	}
-	own, err := bpf.Unmarshal(cfg.InitFilter)
+	ruleset, err := landlockRules(st.opt)
 	if err != nil {
-		return nil, at("seccomp", err)
-	}
-	commands, err := bpf.Unmarshal(cfg.ExecFilter)
-	if err != nil {
-		return nil, at("seccomp", err)
-	}
-	ruleset, err := landlockRules(cfg)
-	if err != nil {
-		return nil, at("landlock", err)
+		return at("landlock", err)
 	}
 	if err := sys.CapKeepAllThreads(keep); err != nil {
-		return nil, at("capabilities", err)
+		return at("capabilities", err)
 	}
 	// Each thread gets a domain of its own; commands are always forked by the
 	// first thread and so share one, in which they may signal each other.
 	if err := sys.LandlockRestrictAllThreads(ruleset); err != nil {
-		return nil, at("landlock", err)
+		return at("landlock", err)
 	}
 	unix.Close(ruleset)
-	if err := bpf.Load(own); err != nil {
-		return nil, at("seccomp", err)
-	}
-	return commands, nil
+	return at("seccomp", bpf.Load(st.initFilter))
 }
 
-func landlockRules(cfg *wire.Config) (int, error) {
+func landlockRules(opt bool) (int, error) {
 	if abi := sys.LandlockABI(); abi < sys.LandlockNeeded {
 		return -1, fmt.Errorf("version %d, need %d", abi, sys.LandlockNeeded)
 	}
@@ -91,7 +80,7 @@ func landlockRules(cfg *wire.Config) (int, error) {
 		return -1, err
 	}
 	for _, r := range rules {
-		if r.path == "/opt" && !cfg.Opt {
+		if r.path == "/opt" && !opt {
 			continue
 		}
 		if err := allow(ruleset, r.path, r.rights); err != nil {

@@ -45,25 +45,40 @@ func main() {
 	}
 }
 
-// start builds and confines the jail, up to Ready.
+// start builds and confines the jail, up to Ready. Up to Config nothing is
+// known of a tenant, and this process may wait there for long.
 func start(s *server) error {
+	if os.Getpid() != 1 {
+		return at("identity", fmt.Errorf("pid %d", os.Getpid()))
+	}
 	if err := protect(); err != nil {
 		return err
 	}
-	cfg, trees, err := receiveConfig(s.conn)
+	prep, err := receive[*wire.Prepare](s.conn, nil)
+	if err != nil {
+		return at("prepare", err)
+	}
+	st, err := prepare(prep)
+	if err != nil {
+		return err
+	}
+	var trees []*os.File
+	cfg, err := receive[*wire.Config](s.conn, &trees)
 	if err != nil {
 		return at("config", err)
 	}
-	root, err := build(cfg, trees)
+	if err := becomeRoot(); err != nil {
+		return err
+	}
+	root, err := build(cfg, st, trees)
 	if err != nil {
 		return err
 	}
-	s.filter, err = confine(cfg)
-	if err != nil {
+	if err = confine(cfg, st); err != nil {
 		root.Close()
 		return err
 	}
-	s.uid, s.gid = int(cfg.UID), int(cfg.GID)
+	s.filter, s.uid, s.gid = st.execFilter, int(cfg.UID), int(cfg.GID)
 	// The daemon looks at our descriptors when it hears Ready: the root is closed
 	// before.
 	err = s.conn.Send((&wire.Root{}).Marshal(), root)
@@ -80,29 +95,43 @@ func protect() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return at("pdeathsig", err)
 	}
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return at("dumpable", err)
-	}
-	if os.Getpid() != 1 || os.Getuid() != 0 || os.Getgid() != 0 {
-		return at("identity", fmt.Errorf("pid %d, uid %d, gid %d", os.Getpid(), os.Getuid(), os.Getgid()))
-	}
-	return nil
+	return at("dumpable", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
-func receiveConfig(conn *ipc.Conn) (*wire.Config, []*os.File, error) {
+// becomeRoot takes the ids of the user namespace's root, which the daemon has
+// mapped by now. The kernel forgets what protect did when ids change.
+func becomeRoot() error {
+	if err := sys.RootAllThreads(); err != nil {
+		return at("identity", err)
+	}
+	if os.Getuid() != 0 || os.Getgid() != 0 {
+		return at("identity", fmt.Errorf("uid %d, gid %d", os.Getuid(), os.Getgid()))
+	}
+	// A kernel without keyrings has none to leave.
+	unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
+	return protect()
+}
+
+// receive waits for a message of one kind, with as many trees as trees says it
+// has: none if nil.
+func receive[M any](conn *ipc.Conn, trees *[]*os.File) (m M, err error) {
 	payload, files, err := conn.Recv()
 	if err != nil {
-		return nil, nil, err
+		return m, err
 	}
-	m, err := wire.Unmarshal(payload)
+	any, err := wire.Unmarshal(payload)
 	if err != nil {
-		return nil, nil, err
+		return m, err
 	}
-	cfg, ok := m.(*wire.Config)
-	if !ok || len(files) != treeCount {
-		return nil, nil, fmt.Errorf("first message is %T with %d descriptors", m, len(files))
+	m, ok := any.(M)
+	want := 0
+	if trees != nil {
+		*trees, want = files, treeCount
 	}
-	return cfg, files, nil
+	if !ok || len(files) != want {
+		return m, fmt.Errorf("message is %T with %d descriptors", any, len(files))
+	}
+	return m, nil
 }
 
 // stepError says which step failed.

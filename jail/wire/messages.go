@@ -4,7 +4,7 @@ import "fmt"
 
 // Version of the language. The daemon carries its sandbox-init with it, so
 // there is only ever one.
-const Version = 1
+const Version = 2
 
 // MaxFrame bounds a frame in both directions: argv and env of one command.
 const MaxFrame = 4 << 20
@@ -19,27 +19,34 @@ const (
 	kindStarted
 	kindExited
 	kindRoot
+	kindPrepare
 )
 
-// Config is the daemon's first message. Its descriptors are detached mounts:
-// the folder that holds the overlay's upper and work, and the one of the tenant's
-// own files: workspace, home.
-type Config struct {
-	Version  uint64
-	Hostname string
-	// TmpBytes and TmpInodes bound all memory file systems together.
-	TmpBytes, TmpInodes uint64
+// Prepare is the daemon's first message: what is the same for all jails, so that
+// sandbox-init can do it before it is known whose jail it will be.
+type Prepare struct {
+	Version uint64
 	// Opt says that the host's /opt is shown.
 	Opt bool
 	// MaskFiles, MaskDirs and ReadOnly are what exists in /proc of this kernel
 	// and is to be covered or made read-only.
 	MaskFiles, MaskDirs, ReadOnly []string
-	// Loopback says that the network namespace is the jail's own: bring lo up.
-	Loopback bool
-	UID, GID uint32
 	// InitFilter and ExecFilter are BPF programs: the one of sandbox-init, and
 	// the one that each command gets on top.
 	InitFilter, ExecFilter []byte
+}
+
+// Config is the daemon's second message, which comes when the ids of the user
+// namespace are mapped. Its descriptors are detached mounts: the folder that
+// holds the overlay's upper and work, and the one of the tenant's own files:
+// workspace, home.
+type Config struct {
+	Hostname string
+	// TmpBytes and TmpInodes bound all memory file systems together.
+	TmpBytes, TmpInodes uint64
+	// Loopback says that the network namespace is the jail's own: bring lo up.
+	Loopback bool
+	UID, GID uint32
 }
 
 // Exec starts a command. Its descriptors are stdin, stdout, stderr, the cgroup
@@ -96,21 +103,27 @@ type Exited struct {
 }
 
 // Marshal writes a message.
-func (m *Config) Marshal() []byte {
-	w := &writer{b: []byte{kindConfig}}
+func (m *Prepare) Marshal() []byte {
+	w := &writer{b: []byte{kindPrepare}}
 	w.u64(m.Version)
-	w.str(m.Hostname)
-	w.u64(m.TmpBytes)
-	w.u64(m.TmpInodes)
 	w.flag(m.Opt)
-	w.flag(m.Loopback)
 	w.strs(m.MaskFiles)
 	w.strs(m.MaskDirs)
 	w.strs(m.ReadOnly)
-	w.u64(uint64(m.UID))
-	w.u64(uint64(m.GID))
 	w.bytes(m.InitFilter)
 	w.bytes(m.ExecFilter)
+	return w.b
+}
+
+// Marshal writes a message.
+func (m *Config) Marshal() []byte {
+	w := &writer{b: []byte{kindConfig}}
+	w.str(m.Hostname)
+	w.u64(m.TmpBytes)
+	w.u64(m.TmpInodes)
+	w.flag(m.Loopback)
+	w.u64(uint64(m.UID))
+	w.u64(uint64(m.GID))
 	return w.b
 }
 
@@ -181,17 +194,20 @@ func Unmarshal(b []byte) (any, error) {
 	r := &reader{b: b[1:]}
 	var m any
 	switch b[0] {
-	case kindConfig:
-		c := &Config{Version: r.u64()}
+	case kindPrepare:
+		c := &Prepare{Version: r.u64()}
 		if c.Version != Version {
 			return nil, fmt.Errorf("%w: version %d, want %d", ErrMalformed, c.Version, Version)
 		}
-		c.Hostname = r.str()
-		c.TmpBytes, c.TmpInodes = r.u64(), r.u64()
-		c.Opt, c.Loopback = r.flag(), r.flag()
+		c.Opt = r.flag()
 		c.MaskFiles, c.MaskDirs, c.ReadOnly = r.strs(), r.strs(), r.strs()
-		c.UID, c.GID = uint32(r.u64()), uint32(r.u64())
 		c.InitFilter, c.ExecFilter = r.bytes(), r.bytes()
+		m = c
+	case kindConfig:
+		c := &Config{Hostname: r.str()}
+		c.TmpBytes, c.TmpInodes = r.u64(), r.u64()
+		c.Loopback = r.flag()
+		c.UID, c.GID = uint32(r.u64()), uint32(r.u64())
 		m = c
 	case kindExec:
 		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs(), Terminal: r.flag(), FileBytes: r.u64()}

@@ -10,11 +10,11 @@ import (
 type message interface{ Marshal() []byte }
 
 var samples = []message{
-	&Config{
-		Version: Version, Hostname: "alice", TmpBytes: 1 << 40, TmpInodes: 7, Opt: true, Loopback: true,
-		MaskFiles: []string{"kcore"}, MaskDirs: []string{"acpi", "scsi"}, ReadOnly: []string{},
-		UID: 1000, GID: 1001, InitFilter: []byte{1, 2}, ExecFilter: []byte{3},
+	&Prepare{
+		Version: Version, Opt: true, MaskFiles: []string{"kcore"}, MaskDirs: []string{"acpi", "scsi"}, ReadOnly: []string{},
+		InitFilter: []byte{1, 2}, ExecFilter: []byte{3},
 	},
+	&Config{Hostname: "alice", TmpBytes: 1 << 40, TmpInodes: 7, Loopback: true, UID: 1000, GID: 1001},
 	&Exec{ID: 9, Argv: []string{"sh", "-c", ""}, Env: []string{"A=b"}, Cwd: "/", Paths: []string{"/bin/sh"}, Terminal: true, FileBytes: 7},
 	&Signal{ID: 1, Signal: 15},
 	&Root{},
@@ -49,7 +49,7 @@ func TestMalformed(t *testing.T) {
 		}
 	}
 	for name, b := range map[string][]byte{
-		"empty": nil, "unknown kind": {99}, "other version": (&Config{Version: 2}).Marshal(),
+		"empty": nil, "unknown kind": {99}, "other version": (&Prepare{Version: Version + 1}).Marshal(),
 		"huge list":   {kindExec, 1, 0xff, 0xff, 0xff, 0xff, 0x0f},
 		"huge string": {kindFailed, 1, 0xff, 0xff, 0xff, 0xff, 0x0f},
 		"endless int": bytes.Repeat([]byte{kindStarted, 0xff}, 20),
