@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
 
 	"sandboxd/netproxy/internal/control"
 	"sandboxd/netproxy/internal/egress"
@@ -52,12 +55,72 @@ func (l *Link) build(ctx context.Context) error {
 		"HTTP_PROXY": url, "HTTPS_PROXY": url, "http_proxy": url, "https_proxy": url,
 		"NO_PROXY": none, "no_proxy": none,
 	}
+	if l.authority, err = authorityFile(); err != nil {
+		return err
+	}
+	if err := l.attach(ctx); err != nil {
+		return err
+	}
+	return l.offer(ctx)
+}
+
+// authorityFile is where the proxy keeps the key of the link's authority for
+// its successor, whom the jail must still trust. The daemon does not read it.
+func authorityFile() (*os.File, error) {
+	fd, err := unix.MemfdCreate("authority", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("netproxy: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "authority"), nil
+}
+
+// attach hands the sockets to the process that serves. The daemon keeps its
+// own, so that they outlive that process.
+func (l *Link) attach(ctx context.Context) error {
+	p := l.proxy
+	for {
+		c, err := p.serving(ctx)
+		if err != nil {
+			return err
+		}
+		p.gate.RLock()
+		if p.now() == c {
+			err = l.handOver(ctx, c.peer)
+			if err == nil {
+				p.mu.Lock()
+				l.attached = true
+				p.mu.Unlock()
+			}
+		}
+		p.gate.RUnlock()
+		switch {
+		case p.now() == c || err != nil && !errors.Is(err, control.ErrClosed):
+			return asked(control.MethodAttach, err)
+		}
+	}
+}
+
+// handOver gives a process the link's sockets and the key that an earlier one
+// has left, if one has.
+func (l *Link) handOver(ctx context.Context, peer *control.Peer) error {
 	var out control.Attached
-	in := control.Attach{Tenant: l.Tenant, Link: l.id, Gateway: link.Gateway}
-	err = l.proxy.call(ctx, control.MethodAttach, in, &out, link.Sockets[:]...)
-	link.CloseSockets() // the proxy has its own
-	l.CA = out.CA
+	in := control.Attach{Tenant: l.Tenant, Link: l.id, Gateway: l.Gateway}
+	_, err := peer.Call(ctx, control.MethodAttach, in, &out, append(l.link.Sockets[:], l.authority)...)
+	if err == nil && l.CA == nil {
+		l.CA = out.CA
+	}
 	return err
+}
+
+// free lets go of what the link holds on this side.
+func (l *Link) free() {
+	if l.link != nil {
+		l.link.Close()
+	}
+	if l.authority != nil {
+		l.authority.Close()
+	}
+	l.closeServices()
 }
 
 // Close takes the link down and closes NetNS: its connections end at once, its
@@ -66,19 +129,16 @@ func (l *Link) Close() error {
 	var err error
 	l.once.Do(func() {
 		p := l.proxy
-		p.mu.Lock()
-		if p.links[l.Tenant] == l {
-			delete(p.links, l.Tenant)
-		}
-		p.mu.Unlock()
-		if l.link == nil {
-			return
-		}
-		err = p.call(context.Background(), control.MethodDetach, control.Detach{Link: l.id}, nil)
+		err = p.tell(context.Background(), control.MethodDetach, control.Detach{Link: l.id}, func() {
+			l.attached = false
+			if p.links[l.Tenant] == l {
+				delete(p.links, l.Tenant)
+			}
+		})
 		if errors.Is(err, ErrClosed) {
-			err = nil // it died, and every socket with it
+			err = nil // every socket is gone
 		}
-		l.link.Close()
+		l.free()
 	})
 	return err
 }

@@ -19,9 +19,11 @@ import (
 
 // A child is the proxy process.
 type child struct {
-	cmd  *exec.Cmd
-	peer *control.Peer
-	done chan struct{}
+	cmd     *exec.Cmd
+	peer    *control.Peer
+	started time.Time
+	done    chan struct{}
+	end     string // how it ended; read after done
 }
 
 // startChild starts the role: unprivileged from birth, in namespaces of its
@@ -49,7 +51,7 @@ func startChild(cfg Config, handle control.Handler) (*child, error) {
 		ours.Close()
 		return nil, fmt.Errorf("netproxy: start the proxy process: %w", err)
 	}
-	c := &child{cmd: cmd, done: make(chan struct{})}
+	c := &child{cmd: cmd, started: time.Now(), done: make(chan struct{})}
 	c.peer = control.NewPeer(ipc.NewConn(ours, control.MaxFrame), handle)
 	go func() {
 		_ = c.peer.Run(context.Background())
@@ -57,7 +59,10 @@ func startChild(cfg Config, handle control.Handler) (*child, error) {
 	go func() {
 		err := cmd.Wait()
 		c.peer.Close()
-		cfg.Log.Debug("the proxy process has ended", "state", fmt.Sprint(err))
+		c.end = "exit status 0"
+		if err != nil {
+			c.end = err.Error()
+		}
 		close(c.done)
 	}()
 	return c, nil

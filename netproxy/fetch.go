@@ -82,6 +82,10 @@ func (f *fetch) RoundTrip(r *http.Request) (*http.Response, error) {
 	out.Host = r.URL.Host
 	resp, err := f.transport.RoundTrip(out)
 	if err != nil {
+		if r.Context().Err() == nil && !errors.Is(err, ErrClosed) {
+			return nil, &UpstreamError{Host: r.URL.Hostname(), Reason: "connection_lost",
+				Message: r.URL.Hostname() + ": the connection ended before an answer came; the request may have been sent"}
+		}
 		return nil, err
 	}
 	resp.Request = r

@@ -59,6 +59,7 @@ type world struct {
 	mu        sync.Mutex
 	decisions []Decision
 	failAudit bool
+	granted   []policy.Rule
 	jailPorts map[string]string // tenant → address to dial
 }
 
@@ -290,7 +291,7 @@ func (w *world) jail(tenant string, rules ...policy.Rule) *jail {
 
 func (w *world) rules(tenant string, rules ...policy.Rule) {
 	w.Helper()
-	if err := w.p.SetRules(w.Context(), tenant, rules); err != nil {
+	if err := w.p.SetRules(w.Context(), tenant, rules, policy.EgressLimits{}); err != nil {
 		w.Fatal(err)
 	}
 }

@@ -43,13 +43,14 @@ func nameServers(path string) []netip.AddrPort {
 	return out
 }
 
-// watchNameServers tells the proxy process when they change, until it ends.
-func (p *Proxy) watchNameServers(known []netip.AddrPort) {
+// watchNameServers tells the proxy process when they change, until Close.
+func (p *Proxy) watchNameServers() {
+	known := nameServers(resolvConf)
 	tick := time.NewTicker(resolverCheck)
 	defer tick.Stop()
 	for {
 		select {
-		case <-p.child.done:
+		case <-p.stop:
 			return
 		case <-tick.C:
 		}
@@ -58,7 +59,7 @@ func (p *Proxy) watchNameServers(known []netip.AddrPort) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), resolverCheck)
-		if err := p.call(ctx, control.MethodServers, control.Servers{Servers: now}, nil); err == nil {
+		if err := p.tell(ctx, control.MethodServers, control.Servers{Servers: now}, func() {}); err == nil {
 			known = now
 		}
 		cancel()

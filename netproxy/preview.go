@@ -39,18 +39,12 @@ func (p *Proxy) Expose(ctx context.Context, tenant string, port uint16, ttl time
 	label := fmt.Sprintf("p%d-%s", port, v.Token)
 	v.URL = p.scheme() + "://" + label + "." + p.cfg.PreviewBase + "/"
 	p.mu.Lock()
-	if p.closing {
-		p.mu.Unlock()
-		return Preview{}, ErrClosed
-	}
-	if p.published(tenant) >= maxPreviews {
-		p.mu.Unlock()
+	many := p.published(tenant) >= maxPreviews
+	p.mu.Unlock()
+	if many {
 		return Preview{}, fmt.Errorf("a tenant publishes at most %d ports: %w", maxPreviews, ErrTooMany)
 	}
-	p.previews[label] = v
-	p.mu.Unlock()
-	in := control.Expose{Label: label, Tenant: tenant, Port: port, Expires: v.Expires}
-	if err := p.call(ctx, control.MethodExpose, in, nil); err != nil {
+	if err := p.tell(ctx, control.MethodExpose, v.message(label), func() { p.previews[label] = v }); err != nil {
 		p.forget(label)
 		return Preview{}, err
 	}
@@ -71,17 +65,26 @@ func (p *Proxy) RenewPreviewTLS(ctx context.Context) error {
 	if p.cfg.Preview == nil || p.cfg.PreviewTLS == nil {
 		return nil
 	}
-	return p.sendPreviewTLS(ctx)
+	c, err := p.serving(ctx)
+	if err != nil {
+		return err
+	}
+	return p.sendPreviewTLS(ctx, c.peer)
 }
 
-func (p *Proxy) sendPreviewTLS(ctx context.Context) error {
+func (p *Proxy) sendPreviewTLS(ctx context.Context, peer *control.Peer) error {
 	chain, key, err := p.cfg.PreviewTLS()
 	if err != nil {
 		return fmt.Errorf("netproxy: the preview's certificate: %w", err)
 	}
 	defer chain.Close()
 	defer key.Close()
-	return p.call(ctx, control.MethodPreviewTLS, nil, nil, chain, key)
+	_, err = peer.Call(ctx, control.MethodPreviewTLS, nil, nil, chain, key)
+	return asked(control.MethodPreviewTLS, err)
+}
+
+func (v *Preview) message(label string) control.Expose {
+	return control.Expose{Label: label, Tenant: v.Tenant, Port: v.Port, Expires: v.Expires}
 }
 
 // published counts the tenant's ports; p.mu is held.
@@ -126,7 +129,6 @@ func (p *Proxy) Unexpose(ctx context.Context, tenant string, port uint16) error 
 	for label, v := range p.previews {
 		if v.Tenant == tenant && v.Port == port {
 			labels = append(labels, label)
-			delete(p.previews, label)
 		}
 	}
 	p.mu.Unlock()
@@ -134,7 +136,8 @@ func (p *Proxy) Unexpose(ctx context.Context, tenant string, port uint16) error 
 		return ErrNotExposed
 	}
 	for _, label := range labels {
-		if err := p.call(ctx, control.MethodUnexpose, control.Unexpose{Label: label}, nil); err != nil {
+		err := p.tell(ctx, control.MethodUnexpose, control.Unexpose{Label: label}, func() { delete(p.previews, label) })
+		if err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"sync"
@@ -22,11 +23,20 @@ var DefaultSynthetic = netip.MustParsePrefix("198.18.0.0/15")
 type Proxy struct {
 	cfg     Config
 	network *egress.Network
-	child   *child
-	peer    *control.Peer
+	peer    *control.Peer // of the process that is being started; the supervisor's
+
+	// gate is held for reading while a process is told of a change, and for
+	// writing while a new one is told everything. Order: gate, then mu.
+	gate  sync.RWMutex
+	stop  chan struct{} // closed by Close
+	ended chan struct{} // closed when no process will run any more
 
 	mu       sync.Mutex
-	links    map[string]*Link // by tenant
+	child    *child                   // the process that serves; nil while there is none
+	up       chan struct{}            // closed when there is one
+	state    State                    // what became of the processes
+	grants   map[string]control.Rules // by tenant
+	links    map[string]*Link         // by tenant
 	nextLink uint64
 	previews map[string]Preview // by label
 	closing  bool
@@ -35,12 +45,13 @@ type Proxy struct {
 // Start makes the egress namespace and starts the proxy process. It returns
 // when that process is confined and serves.
 func Start(ctx context.Context, cfg Config) (*Proxy, error) {
-	defer func() {
+	closeAll := func() {
 		for _, f := range cfg.Credentials {
 			f.Close()
 		}
-	}()
+	}
 	if cfg.OnDecision == nil || cfg.Log == nil {
+		closeAll()
 		return nil, errors.New("netproxy: OnDecision and Log must be set")
 	}
 	if cfg.Spare == 0 {
@@ -49,35 +60,36 @@ func Start(ctx context.Context, cfg Config) (*Proxy, error) {
 	if !cfg.Synthetic.IsValid() {
 		cfg.Synthetic = DefaultSynthetic
 	}
-	roots, err := HostRoots()
-	if err != nil {
-		return nil, err
-	}
 	network, err := egress.New(cfg.Links, max(cfg.Spare, 0))
 	if err != nil {
+		closeAll()
 		return nil, fmt.Errorf("netproxy: %w", err)
 	}
-	p := &Proxy{cfg: cfg, network: network, links: map[string]*Link{}, previews: map[string]Preview{}}
-	if err := p.startChild(ctx, roots); err != nil {
+	p := &Proxy{cfg: cfg, network: network, stop: make(chan struct{}), ended: make(chan struct{}), up: make(chan struct{}),
+		grants: map[string]control.Rules{}, links: map[string]*Link{}, previews: map[string]Preview{}}
+	if err := p.boot(ctx); err != nil {
+		close(p.ended)
 		return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
 	}
+	go p.supervise()
+	go p.watchNameServers()
 	return p, nil
 }
 
 // startChild runs the process and gives it what it needs before it confines
 // itself: credentials (unread here), roots, the preview listener.
-func (p *Proxy) startChild(ctx context.Context, roots []byte) error {
-	var err error
-	if p.child, err = startChild(p.cfg, p.handle); err != nil {
+func (p *Proxy) startChild(ctx context.Context, c *child) error {
+	roots, err := HostRoots()
+	if err != nil {
 		return err
 	}
-	p.peer = p.child.peer
+	p.peer = c.peer
 	if err := p.sendCredentials(ctx); err != nil {
 		return err
 	}
-	servers := nameServers(resolvConf)
+	names, _ := halves(p.cfg.Synthetic)
 	hello := control.Hello{
-		Roots: roots, Servers: servers, PreviewBase: p.cfg.PreviewBase, PreviewHTTPS: p.cfg.PreviewHTTPS, Synthetic: p.cfg.Synthetic, Limits: p.cfg.Limits,
+		Roots: roots, Servers: nameServers(resolvConf), PreviewBase: p.cfg.PreviewBase, PreviewHTTPS: p.cfg.PreviewHTTPS, Synthetic: names, Limits: p.cfg.Limits,
 	}
 	var files []*os.File
 	if p.cfg.Preview != nil {
@@ -91,7 +103,7 @@ func (p *Proxy) startChild(ctx context.Context, roots []byte) error {
 		}
 		defer f.Close()
 		if p.cfg.PreviewTLS != nil {
-			if err := p.sendPreviewTLS(ctx); err != nil {
+			if err := p.sendPreviewTLS(ctx, p.peer); err != nil {
 				return err
 			}
 		}
@@ -100,7 +112,6 @@ func (p *Proxy) startChild(ctx context.Context, roots []byte) error {
 	if _, err := p.peer.Call(ctx, control.MethodHello, hello, nil, files...); err != nil {
 		return fmt.Errorf("netproxy: the proxy process did not start: %w", err)
 	}
-	go p.watchNameServers(servers)
 	return nil
 }
 
@@ -120,6 +131,9 @@ func (p *Proxy) sendCredentials(ctx context.Context) error {
 		return nil
 	}
 	for name, f := range p.cfg.Credentials {
+		if _, err := f.Seek(0, io.SeekStart); err != nil { // an earlier process has read it
+			return fmt.Errorf("netproxy: credential %s: %w", name, err)
+		}
 		names, files = append(names, name), append(files, f)
 		if len(names) == atOnce {
 			if err := send(); err != nil {
@@ -130,39 +144,34 @@ func (p *Proxy) sendCredentials(ctx context.Context) error {
 	return send()
 }
 
-// call asks the proxy process.
-func (p *Proxy) call(ctx context.Context, method string, in, out any, files ...*os.File) error {
-	_, err := p.peer.Call(ctx, method, in, out, files...)
-	if errors.Is(err, control.ErrClosed) {
-		return ErrClosed
-	}
-	if err != nil {
-		return fmt.Errorf("netproxy: %s: %w", method, err)
-	}
-	return nil
-}
-
-// SetRules replaces what the tenant may reach, in one step. Requests and
-// tunnels that the new rules no longer grant are cut. After an error nothing
-// is granted.
-func (p *Proxy) SetRules(ctx context.Context, tenant string, rules []policy.Rule) error {
+// SetRules replaces what the tenant may reach, and its limits under all rules
+// together, in one step. Requests, tunnels and connections that the new rules no
+// longer grant are cut; the others go on. After an error nothing is granted.
+func (p *Proxy) SetRules(ctx context.Context, tenant string, rules []policy.Rule, limits policy.EgressLimits) error {
 	if err := policy.ValidTenant(tenant); err != nil {
 		return err
 	}
-	return p.call(ctx, control.MethodRules, control.Rules{Tenant: tenant, Rules: rules}, nil)
+	in := control.Rules{Tenant: tenant, Rules: rules, Limits: limits}
+	var l *Link
+	err := p.tell(ctx, control.MethodRules, in, func() { p.grants[tenant], l = in, p.links[tenant] })
+	if err != nil || l == nil {
+		return err
+	}
+	return l.offer(ctx)
 }
 
 // RemoveTenant ends everything the tenant has here: link, rules, previews.
 func (p *Proxy) RemoveTenant(ctx context.Context, tenant string) error {
-	p.mu.Lock()
-	l := p.links[tenant]
-	for label, v := range p.previews {
-		if v.Tenant == tenant {
-			delete(p.previews, label)
+	var l *Link
+	err := p.tell(ctx, control.MethodRemove, control.Remove{Tenant: tenant}, func() {
+		l = p.links[tenant]
+		delete(p.grants, tenant)
+		for label, v := range p.previews {
+			if v.Tenant == tenant {
+				delete(p.previews, label)
+			}
 		}
-	}
-	p.mu.Unlock()
-	err := p.call(ctx, control.MethodRemove, control.Remove{Tenant: tenant}, nil)
+	})
 	if l != nil {
 		err = errors.Join(err, l.Close())
 	}
@@ -173,17 +182,25 @@ func (p *Proxy) RemoveTenant(ctx context.Context, tenant string) error {
 // process is reaped and every device is gone.
 func (p *Proxy) Close(ctx context.Context) error {
 	p.mu.Lock()
-	p.closing = true
+	if !p.closing {
+		p.closing = true
+		close(p.stop)
+	}
 	links := p.links
 	p.links = map[string]*Link{}
 	clear(p.previews)
+	c := p.child
 	p.mu.Unlock()
 	var err error
-	if p.child != nil {
-		err = p.child.stop(ctx)
+	if c != nil {
+		err = c.stop(ctx)
+	}
+	<-p.ended // no other process comes
+	for _, f := range p.cfg.Credentials {
+		f.Close()
 	}
 	for _, l := range links {
-		l.once.Do(func() { l.link.Close() })
+		l.once.Do(func() { l.free() })
 	}
 	if p.cfg.Preview != nil {
 		_ = p.cfg.Preview.Close()
@@ -191,8 +208,8 @@ func (p *Proxy) Close(ctx context.Context) error {
 	return errors.Join(err, p.network.Close(ctx))
 }
 
-// Done is closed when the proxy process has ended, for whatever reason.
-func (p *Proxy) Done() <-chan struct{} { return p.child.done }
+// Done is closed when no proxy process will run any more: after Close.
+func (p *Proxy) Done() <-chan struct{} { return p.ended }
 
 // Main is the role "netproxy": it runs the proxy process on descriptor 3 and
 // does not return.

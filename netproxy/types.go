@@ -32,8 +32,9 @@ type Config struct {
 	// PreviewTLS opens the listener's certificate chain and key, PEM, which are
 	// handed on unread; with it the listener speaks TLS, and HTTP/2. Nil: plain.
 	PreviewTLS func() (chain, key *os.File, err error)
-	// Credentials maps names to open files that hold the values; they are
-	// handed to the proxy unread and closed here.
+	// Credentials maps names to open files that hold the values, which can be
+	// read again; they are handed to each proxy process unread, and closed by
+	// Close.
 	Credentials map[string]*os.File
 	// OnDecision records a decision before it takes effect. An error means it
 	// could not be recorded: the request is refused and no secret is used.
@@ -50,6 +51,9 @@ type Config struct {
 	// Spare is the number of links made ahead, so that a jail need not wait for
 	// its network. 0 means 2, less than 0 none.
 	Spare int
+	// OnState is told when the proxy process has died, when a new one could not
+	// be started, and when one serves again; it may be nil and must not block.
+	OnState func(State)
 	// Limits of each tenant.
 	Limits Limits
 	Log    *slog.Logger
@@ -72,13 +76,16 @@ type Link struct {
 	Env map[string]string
 	// Resolvers for the jail's resolv.conf.
 	Resolvers []string
-	// CA is the tenant's own certificate, PEM; its key is in the proxy only.
+	// CA is the tenant's own certificate, PEM. The daemon never reads its key.
 	CA []byte
 
-	proxy *Proxy
-	id    uint64
-	link  *egress.Link
-	once  sync.Once
+	proxy     *Proxy
+	id        uint64
+	link      *egress.Link
+	authority *os.File // the key, for the next process
+	attached  bool     // guarded by Proxy.mu: a new process is given the link
+	services  services
+	once      sync.Once
 }
 
 // A Preview is a published port.

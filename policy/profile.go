@@ -26,7 +26,14 @@ func (r *reader) profile(k, v *yaml.Node, field string, p *Policy) {
 			})
 			r.uniqueIDs(n, path, pr.Egress)
 		},
+		"egress_limits": func(n *yaml.Node, path string) { r.egressLimits(n, path, &pr.EgressLimits) },
 	})
+	if v.Kind == yaml.MappingNode && !hasKey(v, "egress") && hasKey(v, "egress_limits") {
+		r.fail(v, field+".egress_limits", "limits what egress rules grant, and there are none")
+	}
+	if len(pr.Egress) > 0 {
+		r.egressDefaults(field+".egress_limits", &pr.EgressLimits)
+	}
 	p.profiles[k.Value] = pr
 }
 
@@ -155,16 +162,24 @@ func (f limit) parse(s string) (float64, error) {
 		n, err := ParseSize(s)
 		return float64(n), err
 	case "cpus":
-		v, err := strconv.ParseFloat(s, 64)
-		if err != nil || math.IsNaN(v) {
-			return 0, fmt.Errorf("%s is not a number", quote(s))
-		}
-		return v, nil
+		return parseNumber(s)
 	default:
-		v, err := strconv.ParseInt(s, 10, 32)
-		if err != nil {
-			return 0, fmt.Errorf("%s is not a whole number", quote(s))
-		}
-		return float64(v), nil
+		return parseCount(s)
 	}
+}
+
+func parseNumber(s string) (float64, error) {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || math.IsNaN(v) {
+		return 0, fmt.Errorf("%s is not a number", quote(s))
+	}
+	return v, nil
+}
+
+func parseCount(s string) (float64, error) {
+	v, err := strconv.ParseInt(s, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%s is not a whole number", quote(s))
+	}
+	return float64(v), nil
 }

@@ -16,7 +16,7 @@ func (r *reader) rule(n *yaml.Node, field, id string) *Rule {
 	r.keys(n, field, map[string]keyFunc{
 		"id":      r.word(&rule.ID, "a name", checkRuleID),
 		"host":    r.word(&rule.Host, "a host's name or *.suffix", checkHostPattern),
-		"scheme":  r.word(&rule.Scheme, "https or http", func(s string) error { return checkOneOf(s, schemes) }),
+		"scheme":  r.word(&rule.Scheme, "https, http or tcp", func(s string) error { return checkOneOf(s, schemes) }),
 		"ports":   func(n *yaml.Node, path string) { r.ports(n, path, rule) },
 		"methods": r.words(&rule.Methods, "a method such as GET", checkHTTPMethod),
 		"paths":   r.words(&rule.Paths, "a path such as /v1/*", checkPath),
@@ -27,6 +27,12 @@ func (r *reader) rule(n *yaml.Node, field, id string) *Rule {
 			r.list(n, path, func(v *yaml.Node, path string) { r.address(v, path, rule) })
 		},
 		"credential": func(n *yaml.Node, path string) { rule.Credential = r.injection(n, path) },
+		"websocket":  r.boolean(&rule.WebSocket),
+		"limits": func(n *yaml.Node, path string) {
+			rule.Limits = &EgressLimits{}
+			r.egressLimits(n, path, rule.Limits)
+			*rule.Limits = rule.Limits.Filled(EgressLimits{})
+		},
 	})
 	if n.Kind != yaml.MappingNode {
 		return nil
@@ -41,8 +47,11 @@ func (r *reader) rule(n *yaml.Node, field, id string) *Rule {
 // ruleWhole checks what depends on several keys of a rule.
 func (r *reader) ruleWhole(n *yaml.Node, field string, rule *Rule) {
 	wild := strings.HasPrefix(rule.Host, "*.")
+	if rule.Scheme == "tcp" {
+		r.service(n, field, rule, wild)
+	}
 	if c := rule.Credential; c != nil {
-		if rule.Scheme != "https" {
+		if rule.Scheme == "http" {
 			r.fail(n, field+".credential", "would cross the network in clear text; only scheme: https may have one")
 		}
 		if wild {
@@ -62,8 +71,28 @@ func (r *reader) ruleWhole(n *yaml.Node, field string, rule *Rule) {
 			r.fail(n, field+".resolve", "%s is not a public address; add addresses: [%s]", a, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	if len(rule.Ports) == 0 {
+	if len(rule.Ports) == 0 && rule.Scheme != "tcp" {
 		rule.Ports = []uint16{map[string]uint16{"https": 443, "http": 80}[rule.Scheme]}
+	}
+}
+
+// service checks a rule for a named TCP service, whose bytes nobody reads.
+func (r *reader) service(n *yaml.Node, field string, rule *Rule, wild bool) {
+	if wild {
+		r.fail(n, field+".host", "is a pattern; a tcp rule names one host")
+	}
+	if len(rule.Ports) == 0 {
+		r.fail(n, field, "has no ports; a tcp rule names each, such as ports: [5432]")
+	}
+	for _, p := range rule.Ports {
+		if p == 53 {
+			r.fail(n, field+".ports", "names 53, where the jail's own name server is")
+		}
+	}
+	for _, key := range []string{"methods", "paths", "credential", "websocket"} {
+		if hasKey(n, key) {
+			r.fail(n, field+"."+key, "has no meaning for tcp, whose bytes are not read; remove it")
+		}
 	}
 }
 
@@ -178,7 +207,7 @@ func (r *reader) injection(n *yaml.Node, field string) *Injection {
 }
 
 var (
-	schemes    = []string{"https", "http"}
+	schemes    = []string{"https", "http", "tcp"}
 	injections = []string{"bearer", "basic", "header", "query"}
 )
 

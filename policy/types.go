@@ -43,7 +43,8 @@ type Rule struct {
 	Host string `json:"host" yaml:"host"`
 	// Ports are granted; empty means the scheme's own (443, 80).
 	Ports []uint16 `json:"ports,omitempty" yaml:"ports,omitempty"`
-	// Scheme is "https" (the default) or "http".
+	// Scheme is "https" (the default), "http" or "tcp": a named service, such as
+	// a database, whose bytes are carried unread. It has ports and no pattern.
 	Scheme string `json:"scheme,omitempty" yaml:"scheme,omitempty"`
 	// Methods are granted; empty means all. Needs interception over https.
 	Methods []string `json:"methods,omitempty" yaml:"methods,omitempty"`
@@ -57,6 +58,11 @@ type Rule struct {
 	Resolve []netip.Addr `json:"resolve,omitempty" yaml:"resolve,omitempty"`
 	// Credential is added to requests that this rule grants. https only.
 	Credential *Injection `json:"credential,omitempty" yaml:"credential,omitempty"`
+	// WebSocket lets requests under the rule become WebSockets, whose messages
+	// are then carried unread.
+	WebSocket bool `json:"websocket,omitempty" yaml:"websocket,omitempty"`
+	// Limits are the rule's own, beside the tenant's; nil: none.
+	Limits *EgressLimits `json:"limits,omitempty" yaml:"limits,omitempty"`
 }
 
 // Intercept reports whether requests under the rule must be read, not only
@@ -84,6 +90,9 @@ type Profile struct {
 	Isolate *IsolateGrant `json:"isolate,omitempty"`
 	Jail    *JailGrant    `json:"jail,omitempty"`
 	Egress  []Rule        `json:"egress,omitempty"`
+	// EgressLimits hold for everything under Egress together; complete when
+	// there are rules.
+	EgressLimits EgressLimits `json:"egress_limits,omitzero"`
 }
 
 // What IsolateGrant.Isolation may be.

@@ -12,7 +12,7 @@ const (
 	MethodCredentials = "credentials" // Credentials, one file each
 	MethodPreviewTLS  = "previewtls"  // chain and key, PEM → nothing; before Hello, and whenever they are renewed
 	MethodHello       = "hello"       // Hello (preview listener) → nothing
-	MethodAttach      = "attach"      // Attach, five sockets → Attached
+	MethodAttach      = "attach"      // Attach, five sockets and a file for its key → Attached
 	MethodDetach      = "detach"      // Detach
 	MethodRules       = "rules"       // Rules
 	MethodFetch       = "fetch"       // Fetch, one socket
@@ -20,6 +20,8 @@ const (
 	MethodUnexpose    = "unexpose"    // Unexpose
 	MethodRemove      = "remove"      // Remove
 	MethodServers     = "servers"     // Servers
+	MethodServe       = "serve"       // Serve, one socket
+	MethodUnserve     = "unserve"     // Unserve
 
 	MethodDecision = "decision" // Decision → acknowledgement, or a notice
 	MethodDialJail = "dialjail" // DialJail → one socket
@@ -32,7 +34,8 @@ type Decision struct {
 	RunID  string    `json:"run_id,omitempty"`
 	// Origin is "jail" or "isolate".
 	Origin string `json:"origin"`
-	// Kind is "request", "tunnel" or "dns"; Phase "decided" or "finished".
+	// Kind is "request", "tunnel", "service", "dns", or "connection" for one that
+	// was refused before it said what it is for; Phase "decided" or "finished".
 	Kind    string     `json:"kind"`
 	Phase   string     `json:"phase"`
 	Allowed bool       `json:"allowed"`
@@ -45,8 +48,13 @@ type Decision struct {
 	Path    string     `json:"path,omitempty"` // without query
 	Address netip.Addr `json:"address,omitzero"`
 	// Credential is a name, never a value.
-	Credential string        `json:"credential,omitempty"`
-	Status     int           `json:"status,omitempty"`
+	Credential string `json:"credential,omitempty"`
+	Status     int    `json:"status,omitempty"`
+	// Limit says whose limit a Reason such as "rate_limit" is about: "tenant" or
+	// "rule". Suppressed is how many refusals of that kind were not put on record
+	// before this one, since they came too fast.
+	Limit      string        `json:"limit,omitempty"`
+	Suppressed int64         `json:"suppressed,omitempty"`
 	BytesOut   int64         `json:"bytes_out"`
 	BytesIn    int64         `json:"bytes_in"`
 	Duration   time.Duration `json:"duration"`
@@ -138,6 +146,22 @@ type Attached struct {
 	CA []byte `json:"ca"`
 }
 
+// Serve offers a named service of the rules to a link's jail: the socket listens
+// on its device, at an address that stands for the host.
+type Serve struct {
+	Link    uint64     `json:"link"`
+	Host    string     `json:"host"`
+	Port    uint16     `json:"port"`
+	Address netip.Addr `json:"address"`
+}
+
+// Unserve ends that.
+type Unserve struct {
+	Link uint64 `json:"link"`
+	Host string `json:"host"`
+	Port uint16 `json:"port"`
+}
+
 // Detach ends a link.
 type Detach struct {
 	Link uint64 `json:"link"`
@@ -147,6 +171,8 @@ type Detach struct {
 type Rules struct {
 	Tenant string        `json:"tenant"`
 	Rules  []policy.Rule `json:"rules"`
+	// Limits hold for all rules together.
+	Limits policy.EgressLimits `json:"limits,omitzero"`
 }
 
 // Fetch gives the proxy one end of an isolate's connection.

@@ -12,12 +12,14 @@ import (
 )
 
 // A filter is the namespace's packet filter: input and forward drop by policy.
-// What is accepted stands in two sets with one element for each veth, so that
-// the cost for a packet does not grow with the number of jails:
+// What is accepted stands in sets with an element for each veth, so that the
+// cost for a packet does not grow with the number of jails:
 //
 //	gateways  device, jail address, gateway address → proxy, 80, 443, DNS
 //	links     device, jail address → 80, 443, DNS at any address that is not
 //	          another link's (captured by the listeners on that device)
+//	services  device, jail address, address that stands for a host, port → that
+//	          listener on the device
 //
 // What a known jail sends elsewhere is answered with a reset, so that tools
 // fail at once; what does not come from its own device and address vanishes.
@@ -26,6 +28,7 @@ type filter struct {
 	table    *nftables.Table
 	gateways *nftables.Set
 	links    *nftables.Set
+	services *nftables.Set
 }
 
 // Registers for concatenated keys are 4 bytes wide (NFT_REG32_00 and on).
@@ -51,7 +54,9 @@ func newFilter(ns int, links netip.Prefix) (*filter, error) {
 		KeyType: nftables.MustConcatSetType(nftables.TypeIFIndex, nftables.TypeIPAddr, nftables.TypeIPAddr)}
 	f.links = &nftables.Set{Table: f.table, Name: "links", Concatenation: true,
 		KeyType: nftables.MustConcatSetType(nftables.TypeIFIndex, nftables.TypeIPAddr)}
-	for _, s := range []*nftables.Set{f.gateways, f.links} {
+	f.services = &nftables.Set{Table: f.table, Name: "services", Concatenation: true,
+		KeyType: nftables.MustConcatSetType(nftables.TypeIFIndex, nftables.TypeIPAddr, nftables.TypeIPAddr, nftables.TypeInetService)}
+	for _, s := range []*nftables.Set{f.gateways, f.links, f.services} {
 		if err := conn.AddSet(s, nil); err != nil {
 			return nil, fmt.Errorf("egress: nftables set: %w", err)
 		}
@@ -68,6 +73,7 @@ func newFilter(ns int, links netip.Prefix) (*filter, error) {
 	add(ipv4(), f.in(f.gateways), f.ports(unix.IPPROTO_UDP, 53), accept)
 	add(ipv4(), notTo(links), f.in(f.links), f.ports(unix.IPPROTO_TCP, 80, 443, 53), accept)
 	add(ipv4(), notTo(links), f.in(f.links), f.ports(unix.IPPROTO_UDP, 53), accept)
+	add(ipv4(), notTo(links), proto(unix.IPPROTO_TCP), f.in(f.services), accept)
 	add(ipv4(), f.in(f.links), proto(unix.IPPROTO_TCP), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
 	add(ipv4(), f.in(f.links), proto(unix.IPPROTO_UDP),
 		[]expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}})
@@ -102,6 +108,28 @@ func (f *filter) elements(do func(*nftables.Set, []nftables.SetElement) error, i
 	return nil
 }
 
+// allowService and denyService are for one more address and port.
+func (f *filter) allowService(ifindex int, jail, addr netip.Addr, port uint16) error {
+	return f.service(f.conn.SetAddElements, ifindex, jail, addr, port)
+}
+
+func (f *filter) denyService(ifindex int, jail, addr netip.Addr, port uint16) error {
+	return f.service(f.conn.SetDeleteElements, ifindex, jail, addr, port)
+}
+
+func (f *filter) service(do func(*nftables.Set, []nftables.SetElement) error, ifindex int, jail, addr netip.Addr, port uint16) error {
+	key := append(binaryutil.NativeEndian.PutUint32(uint32(ifindex)), jail.AsSlice()...)
+	key = append(key, addr.AsSlice()...)
+	key = append(key, byte(port>>8), byte(port), 0, 0) // each part is 4 bytes wide
+	if err := do(f.services, []nftables.SetElement{{Key: key}}); err != nil {
+		return fmt.Errorf("egress: nftables: %w", err)
+	}
+	if err := f.conn.Flush(); err != nil {
+		return fmt.Errorf("egress: nftables: %w", err)
+	}
+	return nil
+}
+
 func (f *filter) close() { _ = f.conn.CloseLasting() }
 
 func ipv4() []expr.Any {
@@ -116,8 +144,11 @@ func (f *filter) in(s *nftables.Set) []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyIIF, Register: reg32},
 		&expr.Payload{DestRegister: reg32 + 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},
 	}
-	if s == f.gateways {
+	if s == f.gateways || s == f.services {
 		e = append(e, &expr.Payload{DestRegister: reg32 + 2, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4})
+	}
+	if s == f.services {
+		e = append(e, &expr.Payload{DestRegister: reg32 + 3, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2})
 	}
 	return append(e, &expr.Lookup{SourceRegister: reg32, SetName: s.Name, SetID: s.ID})
 }

@@ -35,6 +35,9 @@ type Link struct {
 	name    string
 	ifindex int
 	once    sync.Once
+
+	mu       sync.Mutex
+	services map[service]bool // guarded by mu
 }
 
 // Attach makes a network namespace with one device and the sockets that are
@@ -198,6 +201,8 @@ func (l *Link) socket(kind int, addr [4]byte, port int) (*os.File, error) {
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 		// The device, not an address, says whose connection this is.
 		unix.BindToDevice(fd, l.name),
+		// A service's address is no device's.
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1),
 	)
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: addr})
@@ -212,8 +217,8 @@ func (l *Link) socket(kind int, addr [4]byte, port int) (*os.File, error) {
 	return f, nil
 }
 
-// CloseSockets closes the daemon's copies, when the proxy has its own.
-func (l *Link) CloseSockets() {
+// closeSockets closes the daemon's own; the proxy has copies.
+func (l *Link) closeSockets() {
 	for _, f := range l.Sockets {
 		if f != nil {
 			f.Close()
@@ -225,7 +230,7 @@ func (l *Link) CloseSockets() {
 // reaper.
 func (l *Link) Close() {
 	l.once.Do(func() {
-		l.CloseSockets()
+		l.closeSockets()
 		if l.NetNS != nil {
 			l.NetNS.Close()
 		}
@@ -240,6 +245,7 @@ func (l *Link) remove() {
 	if l.ifindex == 0 {
 		return
 	}
+	l.endServices()
 	_ = n.thread.do(func() error { return n.filter.deny(l.ifindex, l.Address, l.Gateway) })
 	_ = n.deleter.LinkDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: l.ifindex}})
 }

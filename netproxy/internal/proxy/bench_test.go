@@ -51,7 +51,7 @@ func BenchmarkForward(b *testing.B) {
 	defer s.Close()
 	port := uint16(up.Listener.Addr().(*net.TCPAddr).Port)
 	if err := s.SetRules("a", []policy.Rule{{ID: "1", Host: "up.test", Scheme: "http", Ports: []uint16{port},
-		Resolve: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}}); err != nil {
+		Resolve: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}}, policy.EgressLimits{}); err != nil {
 		b.Fatal(err)
 	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

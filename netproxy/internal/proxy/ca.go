@@ -8,17 +8,21 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
+	"os"
 	"sync"
 	"time"
 
 	"sandboxd/netproxy/internal/names"
 )
 
-// An authority is the certificate authority of one link. Its key never leaves
-// this process and dies with the link.
+// An authority is the certificate authority of one link. Its key is in this
+// process and in a file without a name, which the daemon holds unread for the
+// process that follows this one. It dies with the link.
 type authority struct {
 	cert    *x509.Certificate
 	pem     []byte
@@ -41,18 +45,67 @@ const (
 	maxLeaves     = 256
 )
 
-func newAuthority(tenant string) (*authority, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
+// newAuthority takes up the authority that kept holds, or makes one and leaves
+// it there.
+func newAuthority(tenant string, kept *os.File) (*authority, error) {
 	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	serial, err := serialNumber()
+	buf := make([]byte, maxAuthority)
+	n, err := kept.ReadAt(buf, 0)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	defer clear(buf)
+	var key *ecdsa.PrivateKey
+	var der []byte
+	if n > 0 {
+		key, der, err = readAuthority(buf[:n])
+	} else {
+		key, der, err = makeAuthority(tenant, kept)
+	}
 	if err != nil {
 		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	return &authority{
+		cert: cert, key: key, leafKey: leafKey, leaves: map[string]*leaf{},
+		pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+	}, nil
+}
+
+const (
+	maxAuthority = 8 << 10
+	keyBlock     = "EC PRIVATE KEY"
+)
+
+var errAuthority = errors.New("the authority's file is not as it was written")
+
+func readAuthority(b []byte) (*ecdsa.PrivateKey, []byte, error) {
+	cert, rest := pem.Decode(b)
+	block, _ := pem.Decode(rest)
+	if cert == nil || block == nil || block.Type != keyBlock {
+		return nil, nil, errAuthority
+	}
+	key, err := x509.ParseECPrivateKey(block.Bytes)
+	if err != nil {
+		return nil, nil, errAuthority
+	}
+	return key, cert.Bytes, nil
+}
+
+func makeAuthority(tenant string, kept *os.File) (*ecdsa.PrivateKey, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	serial, err := serialNumber()
+	if err != nil {
+		return nil, nil, err
 	}
 	now := time.Now()
 	template := &x509.Certificate{
@@ -68,16 +121,18 @@ func newAuthority(tenant string) (*authority, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	cert, err := x509.ParseCertificate(der)
+	secret, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &authority{
-		cert: cert, key: key, leafKey: leafKey, leaves: map[string]*leaf{},
-		pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-	}, nil
+	both := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	both = append(both, pem.EncodeToMemory(&pem.Block{Type: keyBlock, Bytes: secret})...)
+	_, err = kept.WriteAt(both, 0)
+	clear(both)
+	clear(secret)
+	return key, der, err
 }
 
 func serialNumber() (*big.Int, error) {

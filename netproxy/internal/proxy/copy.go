@@ -12,8 +12,10 @@ import (
 // A pipe carries bytes between two connections until both directions are done
 // or nothing has moved for a while in either.
 type pipe struct {
-	idle  time.Duration
-	moved atomic.Int64 // unix nanoseconds
+	idle time.Duration
+	// out and in count what a sends and b sends; an error ends both.
+	out, in func(n int) error
+	moved   atomic.Int64 // unix nanoseconds
 }
 
 // smallBuffer is what a direction holds while little moves: thousands of idle
@@ -27,15 +29,15 @@ func (p *pipe) run(a, b net.Conn) (aToB, bToA int64) {
 	p.moved.Store(time.Now().UnixNano())
 	back := make(chan int64, 1)
 	go func() {
-		back <- p.copy(a, b)
+		back <- p.copy(a, b, p.in)
 	}()
-	aToB = p.copy(b, a)
+	aToB = p.copy(b, a, p.out)
 	return aToB, <-back
 }
 
 // copy carries one direction. At its end the other side is told; after a
 // failure both connections are closed, so that the other direction ends too.
-func (p *pipe) copy(dst, src net.Conn) (n int64) {
+func (p *pipe) copy(dst, src net.Conn, count func(int) error) (n int64) {
 	small := make([]byte, smallBuffer)
 	buf := small
 	var large *[]byte
@@ -50,7 +52,11 @@ func (p *pipe) copy(dst, src net.Conn) (n int64) {
 		if k > 0 {
 			p.moved.Store(time.Now().UnixNano())
 			_ = dst.SetWriteDeadline(time.Now().Add(p.idle))
-			if _, werr := dst.Write(buf[:k]); werr != nil {
+			werr := count(k)
+			if werr == nil {
+				_, werr = dst.Write(buf[:k])
+			}
+			if werr != nil {
 				src.Close()
 				dst.Close()
 				return n

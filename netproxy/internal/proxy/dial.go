@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"sandboxd/netproxy/internal/control"
 	"sandboxd/netproxy/internal/names"
 )
 
@@ -209,7 +208,10 @@ func reason(ctx context.Context, err error) string {
 	var timeout net.Error
 	var cert *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError
+	var limit *limitError
 	switch {
+	case errors.As(err, &limit), errors.As(context.Cause(ctx), &limit):
+		return limit.reason()
 	case errors.Is(context.Cause(ctx), errRevoked):
 		return "revoked"
 	case errors.Is(context.Cause(ctx), context.Canceled):
@@ -230,6 +232,11 @@ func reason(ctx context.Context, err error) string {
 
 // upstreamRefusal is the answer for a failure on the way.
 func upstreamRefusal(ctx context.Context, err error, h names.Host) *refusal {
+	if limit := limitIn(ctx, err); limit != nil {
+		r := limit.refusal(h.Name)
+		r.closing = true
+		return r
+	}
 	why := reason(ctx, err)
 	if why == "ip_denied" {
 		return addressDenied(h)
@@ -257,9 +264,9 @@ func (c *slowConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// flightTimeout bounds a whole request or tunnel (step 2).
-func flightContext(limits control.Limits) (context.Context, context.CancelCauseFunc) {
-	ctx, stop := context.WithTimeout(context.Background(), limits.Total)
+// flightContext bounds a whole request or tunnel (step 2).
+func flightContext(most time.Duration, limit *limitError) (context.Context, context.CancelCauseFunc) {
+	ctx, stop := context.WithTimeoutCause(context.Background(), most, limit)
 	ctx, cancel := context.WithCancelCause(ctx)
 	return ctx, func(cause error) { cancel(cause); stop() }
 }

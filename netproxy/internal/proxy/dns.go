@@ -31,11 +31,22 @@ func (n *nameServer) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	_ = w.WriteMsg(m)
 }
 
+func (n *nameServer) record() *record {
+	rec := &record{s: n.s, start: time.Now()}
+	rec.d.Tenant, rec.d.Origin, rec.d.Kind = n.t.name, "jail", "dns"
+	return rec
+}
+
 func (n *nameServer) answer(q, m *dns.Msg) int {
 	if q.Opcode != dns.OpcodeQuery || q.Response || len(q.Question) != 1 || q.Question[0].Qclass != dns.ClassINET {
 		return dns.RcodeRefused
 	}
-	if !n.t.limiter.Allow() { // step 2
+	if e := n.t.charge(); e != nil { // step 2
+		if suppressed, ok := n.t.mayRecord(); ok {
+			rec := n.record()
+			rec.d.Suppressed = suppressed
+			rec.limited(e)
+		}
 		return dns.RcodeRefused
 	}
 	question := q.Question[0]
@@ -43,8 +54,8 @@ func (n *nameServer) answer(q, m *dns.Msg) int {
 	if err != nil || h.IP.IsValid() {
 		return dns.RcodeNameError
 	}
-	rec := &record{s: n.s, start: time.Now()}
-	rec.d.Tenant, rec.d.Origin, rec.d.Kind, rec.d.Host = n.t.name, "jail", "dns", h.Name
+	rec := n.record()
+	rec.d.Host = h.Name
 	rec.d.Method = dns.TypeToString[question.Qtype]
 	g := n.t.rules.Load().knows(h)
 	if g == nil {
@@ -80,7 +91,7 @@ func (l *countedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.t.enter() {
+		if l.t.enter() == nil {
 			return &countedConn{Conn: c, t: l.t}, nil
 		}
 		c.Close()

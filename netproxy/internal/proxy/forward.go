@@ -29,7 +29,18 @@ func (c *session) forward(req *request) bool {
 		c.refuse(req.head, r)
 		return !r.closing && c.drain(req.head)
 	}
-	ctx, f, ok := c.flight(func(set *ruleset) bool {
+	k, limit := c.t.admit(g)
+	if limit == nil {
+		limit = k.expect(req.head.Length, 0)
+	}
+	defer k.done()
+	if limit != nil { // step 2
+		rec.d.Rule = g.ID
+		rec.limited(limit)
+		c.refuse(req.head, limit.refusal(req.host.Name))
+		return c.drain(req.head)
+	}
+	ctx, f, ok := c.flight(g, func(set *ruleset) bool {
 		again, _ := set.request(req.scheme, req.host, req.port, req.head.Method, req.path)
 		return again != nil && reflect.DeepEqual(again.Credential, g.Credential)
 	})
@@ -54,7 +65,7 @@ func (c *session) forward(req *request) bool {
 		c.refuse(req.head, unrecorded())
 		return c.drain(req.head)
 	}
-	return c.exchange(ctx, f, g, req, rec)
+	return c.exchange(ctx, f, k, g, req, rec)
 }
 
 // decide matches the request with the rules in force now (steps 6, 10, 14,
@@ -80,9 +91,9 @@ func (c *session) decide(req *request) (*rule, *refusal) {
 }
 
 // exchange makes the request and passes the answer on.
-func (c *session) exchange(ctx context.Context, f *flight, g *rule, req *request, rec *record) bool {
+func (c *session) exchange(ctx context.Context, f *flight, k *ticket, g *rule, req *request, rec *record) bool {
 	body := strict.NewBody(c.br, req.head)
-	out := c.build(ctx, g, req, body)
+	out := c.build(ctx, g, req, &metered{body, k})
 	var redact *secrets.Redactor
 	if g.Credential != nil {
 		var r *refusal
@@ -96,16 +107,25 @@ func (c *session) exchange(ctx context.Context, f *flight, g *rule, req *request
 		c.watch(func() { f.cancel(context.Canceled) })
 	}
 	resp, err := g.pool.roundTrip(req.scheme, req.host, req.port, out) // step 17
+	if err == nil {
+		if limit := k.expect(0, resp.ContentLength); limit != nil && req.head.Method != "HEAD" {
+			resp.Body.Close()
+			err = limit
+		}
+	} else if limit := limitOf(ctx, k); limit != nil {
+		err = limit
+	}
 	if err != nil {
 		r := upstreamRefusal(ctx, err, req.host)
 		_, sent := body.Done()
+		rec.cutBy(limitIn(ctx, err))
 		rec.finished(r.reason, r.status, sent, 0)
 		r.closing = r.closing || req.head.Length != 0
 		c.refuse(req.head, r)
 		return !r.closing && c.drain(req.head)
 	}
 	defer resp.Body.Close()
-	a := &reply{c: c, req: req, resp: resp, redact: redact, keep: !req.head.Close}
+	a := &reply{c: c, req: req, resp: resp, redact: redact, ticket: k, keep: !req.head.Close}
 	if done, _ := body.Done(); !done {
 		// The server answered before it read everything; what is left would be
 		// taken for the next request.
@@ -113,6 +133,7 @@ func (c *session) exchange(ctx context.Context, f *flight, g *rule, req *request
 	}
 	why := a.pass(ctx)
 	done, sent := body.Done()
+	rec.cutBy(limitOf(ctx, k))
 	rec.finished(why, a.status, sent, a.n)
 	return why == "" && a.keep && done
 }
@@ -133,7 +154,7 @@ func dropped(lower string) bool {
 // build makes a new request (step 15): nothing of the one that was read is
 // sent on as such. What is left out: fields about the connection, fields named
 // by Connection, fields that speak for somebody else.
-func (c *session) build(ctx context.Context, g *rule, req *request, body *strict.Body) *http.Request {
+func (c *session) build(ctx context.Context, g *rule, req *request, body io.Reader) *http.Request {
 	named := map[string]bool{}
 	for _, f := range req.head.Fields {
 		if strings.EqualFold(f.Name, "Connection") {
@@ -214,7 +235,7 @@ func (c *session) inject(g *rule, req *request, out *http.Request) (*secrets.Red
 // the server is really being sent to.
 type sending struct {
 	c      *session
-	body   *strict.Body
+	body   io.Reader
 	expect bool
 	once   sync.Once
 }
@@ -228,6 +249,20 @@ func (b *sending) Read(p []byte) (int, error) {
 
 func (b *sending) Close() error { return nil }
 
+// metered counts a request's body.
+type metered struct {
+	io.Reader
+	k *ticket
+}
+
+func (b *metered) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if limit := b.k.sent(n); limit != nil {
+		return 0, limit
+	}
+	return n, err
+}
+
 // clip bounds what goes on record.
 func clip(path string) string {
 	if len(path) > 1024 {
@@ -238,7 +273,7 @@ func clip(path string) string {
 
 // sameEndpoint reports whether the rules still tunnel to an endpoint without
 // reading it.
-func sameEndpoint(set *ruleset, h names.Host, port uint16, intercept bool) bool {
-	g, now, _ := set.tunnel(h, port)
+func sameEndpoint(set *ruleset, scheme string, h names.Host, port uint16, intercept bool) bool {
+	g, now, _ := set.tunnel(scheme, h, port)
 	return g != nil && now == intercept
 }

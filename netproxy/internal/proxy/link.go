@@ -28,22 +28,24 @@ type link struct {
 
 	ended atomic.Bool
 
-	mu     sync.Mutex
-	closed bool
-	conns  map[net.Conn]struct{}
-	wait   sync.WaitGroup
+	mu       sync.Mutex
+	closed   bool
+	conns    map[net.Conn]struct{}
+	services map[string]*service
+	wait     sync.WaitGroup
 }
 
 // newLink serves the sockets of a jail: proxy, http, https, DNS over UDP, DNS
-// over TCP. The files are closed.
+// over TCP. The last file holds the key of the link's authority, if an earlier
+// process has made one. The files are closed.
 func newLink(s *Server, t *tenant, files []*os.File) (*link, error) {
 	defer control.CloseAll(files)
-	if len(files) != 5 {
-		return nil, fmt.Errorf("a link has 5 sockets, not %d", len(files))
+	if len(files) != 6 {
+		return nil, fmt.Errorf("a link has 5 sockets and a key, not %d files", len(files))
 	}
 	l := &link{s: s, t: t, conns: map[net.Conn]struct{}{}}
 	var err error
-	if l.ca, err = newAuthority(t.name); err != nil {
+	if l.ca, err = newAuthority(t.name, files[5]); err != nil {
 		return nil, err
 	}
 	for _, i := range []int{0, 1, 2, 4} {
@@ -80,8 +82,8 @@ func (l *link) accept(n net.Listener, serve func(*session)) {
 				continue
 			}
 			c := &session{s: l.s, t: l.t, link: l, origin: "jail", conn: conn, br: bufio.NewReaderSize(conn, readerSize)}
-			if !l.t.enter() {
-				l.full(c)
+			if e := l.t.enter(); e != nil {
+				l.full(c, e)
 				continue
 			}
 			if !l.add(conn) {
@@ -100,8 +102,9 @@ func (l *link) accept(n net.Listener, serve func(*session)) {
 
 // full refuses a connection above the tenant's limit without spending a
 // goroutine on it (step 2).
-func (l *link) full(c *session) {
-	r := overLimit("too many connections at the same time")
+func (l *link) full(c *session, e *limitError) {
+	c.limited("connection", e, "")
+	r := e.refusal("")
 	_ = c.conn.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(c.conn, "HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nRetry-After: 1\r\n"+
 		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(r.body()), r.body())
@@ -147,6 +150,7 @@ func (l *link) close() {
 	}
 	l.mu.Lock()
 	l.closed = true
+	l.closeServices()
 	for c := range l.conns {
 		c.Close()
 	}

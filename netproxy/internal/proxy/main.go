@@ -106,6 +106,12 @@ func (p *process) dispatch(method string, body json.RawMessage, files []*os.File
 		}
 		ca, err := server.Attach(in.Link, in.Tenant, files)
 		return control.Attached{CA: ca}, true, err
+	case control.MethodServe:
+		in, err := decode[control.Serve](body)
+		if err != nil || len(files) != 1 {
+			return nil, false, errors.Join(err, errOrder)
+		}
+		return nil, true, server.Serve(in, files[0])
 	case control.MethodFetch:
 		in, err := decode[control.Fetch](body)
 		if err != nil || len(files) != 1 {
@@ -125,10 +131,16 @@ func change(server *Server, method string, body json.RawMessage) error {
 			server.Detach(in.Link)
 		}
 		return err
+	case control.MethodUnserve:
+		in, err := decode[control.Unserve](body)
+		if err == nil {
+			server.Unserve(in)
+		}
+		return err
 	case control.MethodRules:
 		in, err := decode[control.Rules](body)
 		if err == nil {
-			err = server.SetRules(in.Tenant, in.Rules)
+			err = server.SetRules(in.Tenant, in.Rules, in.Limits)
 		}
 		return err
 	case control.MethodServers:

@@ -43,6 +43,19 @@ func (r *record) refused(why string) {
 	_ = r.decided(context.Background())
 }
 
+// limited puts a refusal by a limit on record.
+func (r *record) limited(e *limitError) {
+	r.d.Limit = e.scope()
+	r.refused(e.reason())
+}
+
+// cutBy notes whose limit ended what was allowed, if one did.
+func (r *record) cutBy(e *limitError) {
+	if e != nil {
+		r.d.Limit = e.scope()
+	}
+}
+
 // finished reports how it went; nobody waits for it.
 func (r *record) finished(why string, status int, out, in int64) {
 	d := r.d

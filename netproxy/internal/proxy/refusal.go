@@ -3,6 +3,7 @@ package proxy
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"sandboxd/netproxy/internal/names"
 )
@@ -22,6 +23,10 @@ type refusal struct {
 	host    string
 	rule    string
 	retry   bool
+	// after is when trying again makes sense; limit, limitRule and allowed name
+	// the limit that was reached, limitRule being "" for a tenant's.
+	after                     time.Duration
+	limit, limitRule, allowed string
 	// closing says that what follows on the connection cannot be trusted.
 	closing bool
 }
@@ -39,6 +44,8 @@ type BodyError struct {
 	Reason    string `json:"reason"`
 	Host      string `json:"host,omitempty"`
 	Rule      string `json:"rule,omitempty"`
+	Limit     string `json:"limit,omitempty"`
+	LimitRule string `json:"limit_rule,omitempty"`
 	Allowed   string `json:"allowed,omitempty"`
 	Hint      string `json:"hint,omitempty"`
 	Retryable bool   `json:"retryable"`
@@ -47,6 +54,7 @@ type BodyError struct {
 func (r *refusal) body() []byte {
 	b, err := json.Marshal(Body{BodyError{
 		Code: r.code, Message: r.message, Reason: r.reason, Host: r.host, Rule: r.rule, Hint: r.hint, Retryable: r.retry,
+		Limit: r.limit, LimitRule: r.limitRule, Allowed: r.allowed,
 	}})
 	if err != nil {
 		return []byte(`{"error":{"code":"internal"}}`)
@@ -96,10 +104,6 @@ func malformed(reason, message string) *refusal {
 // misdirected is for requests inside a tunnel that name another target (step 9).
 func misdirected(h names.Host, message string) *refusal {
 	return &refusal{status: 421, code: "denied", reason: "misdirected", host: h.Name, message: message, closing: true}
-}
-
-func overLimit(what string) *refusal {
-	return &refusal{status: 429, code: "busy", reason: "rate_limit", message: what, retry: true}
 }
 
 func unrecorded() *refusal {

@@ -23,6 +23,7 @@ type reply struct {
 	req    *request
 	resp   *http.Response
 	redact *secrets.Redactor // nil: no credential was used
+	ticket *ticket
 	keep   bool
 
 	body    io.Reader
@@ -170,6 +171,10 @@ func (a *reply) copy(w *bufio.Writer) error {
 		piece := (*buf)[:n]
 		if stream != nil {
 			piece = stream.Write(piece)
+		}
+		if limit := a.ticket.received(len(piece)); limit != nil {
+			_ = flush(w)
+			return limit
 		}
 		a.write(w, piece)
 		if err == io.EOF {

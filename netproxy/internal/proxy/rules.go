@@ -18,6 +18,7 @@ type rule struct {
 	source policy.Rule // as it was given
 	host   string      // canonical, or "*." and a canonical suffix
 	pool   *pool
+	meter  *meter
 }
 
 // A ruleset is everything a tenant may reach. It does not change; a new one
@@ -38,6 +39,7 @@ func compile(list []policy.Rule, old *ruleset, pools func(*rule) *pool) (*rulese
 			return nil, fmt.Errorf("rule %s: %w", list[i].ID, err)
 		}
 		r.pool = pools(r)
+		r.meter = newMeter(r.ID, limitsOf(r), old.meterOf(r.ID))
 		set.rules = append(set.rules, r)
 	}
 	return set, nil
@@ -55,12 +57,36 @@ func (s *ruleset) same(p *policy.Rule) *rule {
 	return nil
 }
 
+// meterOf is the meter of the rule with that id.
+func (s *ruleset) meterOf(id string) *meter {
+	if s == nil {
+		return nil
+	}
+	for _, r := range s.rules {
+		if r.ID == id {
+			return r.meter
+		}
+	}
+	return nil
+}
+
+func limitsOf(r *rule) policy.EgressLimits {
+	if r.Limits == nil {
+		return policy.EgressLimits{}
+	}
+	return r.Limits.Filled(policy.EgressLimits{})
+}
+
 func newRule(p *policy.Rule) (*rule, error) {
 	r := &rule{Rule: *p, source: *p}
 	switch r.Scheme {
 	case "":
 		r.Scheme = "https"
 	case "https", "http":
+	case "tcp":
+		if len(r.Ports) == 0 || strings.HasPrefix(r.Host, "*.") {
+			return nil, fmt.Errorf("a tcp rule needs ports and one host")
+		}
 	default:
 		return nil, fmt.Errorf("scheme %q", r.Scheme)
 	}
@@ -155,8 +181,8 @@ func (s *ruleset) endpoint(scheme string, h names.Host, port uint16, f func(*rul
 // tunnel decides on a connection of which only host and port are known.
 // intercept says that requests must be read one by one: some rule for this
 // endpoint looks at them, or gives them a credential.
-func (s *ruleset) tunnel(h names.Host, port uint16) (first *rule, intercept bool, why string) {
-	closest := s.endpoint("https", h, port, func(r *rule) bool {
+func (s *ruleset) tunnel(scheme string, h names.Host, port uint16) (first *rule, intercept bool, why string) {
+	closest := s.endpoint(scheme, h, port, func(r *rule) bool {
 		if first == nil {
 			first = r
 		}
@@ -167,6 +193,15 @@ func (s *ruleset) tunnel(h names.Host, port uint16) (first *rule, intercept bool
 		return nil, false, missWords[closest]
 	}
 	return first, intercept, ""
+}
+
+// named reports whether host and port are a named service.
+func (s *ruleset) named(h names.Host, port uint16) (yes bool) {
+	s.endpoint("tcp", h, port, func(*rule) bool {
+		yes = true
+		return true
+	})
+	return yes
 }
 
 // request decides on one request (steps 6, 10, 14): the first rule that
@@ -221,8 +256,8 @@ func wanted(scheme string, h names.Host, port uint16) string {
 		host = "'[" + host + "]'"
 	}
 	s := fmt.Sprintf("{host: %s, ports: [%d]", host, port)
-	if scheme == "http" {
-		s += ", scheme: http"
+	if scheme != "https" {
+		s += ", scheme: " + scheme
 	}
 	return s + "}"
 }

@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"crypto/x509"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +78,7 @@ func TestRequestRules(t *testing.T) {
 		intercept bool
 		why       string
 	}{{"api.test", true, ""}, {"a.example.test", false, ""}, {"mirror.test", false, "scheme_denied"}, {"evil.test", false, "no_rule"}} {
-		g, intercept, why := s.tunnel(host(t, tc.host), 443)
+		g, intercept, why := s.tunnel("https", host(t, tc.host), 443)
 		if (g == nil) != (tc.why != "") || intercept != tc.intercept || why != tc.why {
 			t.Errorf("tunnel %+v: got %v %v %q", tc, g, intercept, why)
 		}
@@ -91,7 +93,7 @@ func TestNoRulesGrantNothing(t *testing.T) {
 		if g, why := s.request("https", host(t, "a.test"), 443, "GET", "/"); g != nil || why != "no_rule" {
 			t.Errorf("%s: request %v %q", name, g, why)
 		}
-		if g, _, why := s.tunnel(host(t, "a.test"), 443); g != nil || why != "no_rule" {
+		if g, _, why := s.tunnel("https", host(t, "a.test"), 443); g != nil || why != "no_rule" {
 			t.Errorf("%s: tunnel %v %q", name, g, why)
 		}
 		if s.knows(host(t, "a.test")) != nil {
@@ -145,13 +147,33 @@ func TestCheckPath(t *testing.T) {
 }
 
 func TestAuthority(t *testing.T) {
-	a, err := newAuthority("alice")
+	kept := func() *os.File {
+		f, err := os.Create(filepath.Join(t.TempDir(), "kept"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	alices := kept()
+	a, err := newAuthority("alice", alices)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := newAuthority("bob")
+	b, err := newAuthority("bob", kept())
 	if err != nil {
 		t.Fatal(err)
+	}
+	again, err := newAuthority("alice", alices)
+	if err != nil || !again.key.Equal(a.key) || string(again.pem) != string(a.pem) {
+		t.Errorf("taken up again: %v", err)
+	}
+	spoilt := kept()
+	if _, err := spoilt.WriteString("-----BEGIN"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newAuthority("alice", spoilt); err == nil {
+		t.Error("a spoilt file was taken")
 	}
 	leaf, err := a.leafFor(host(t, "api.test"))
 	if err != nil {

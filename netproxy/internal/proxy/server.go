@@ -101,8 +101,9 @@ func (s *Server) Detach(id uint64) {
 }
 
 // SetRules replaces a tenant's rules. After an error the tenant has none.
-func (s *Server) SetRules(name string, rules []policy.Rule) error {
+func (s *Server) SetRules(name string, rules []policy.Rule, limits policy.EgressLimits) error {
 	t := s.tenant(name)
+	t.setLimits(limits)
 	return t.setRules(rules, s.newPool(t))
 }
 
@@ -116,9 +117,11 @@ func (s *Server) Fetch(name, runID string, f *os.File) error {
 	t := s.tenant(name)
 	c := &session{s: s, t: t, origin: "isolate", runID: runID, mode: modeIsolate,
 		conn: conn, br: bufio.NewReaderSize(conn, readerSize)}
-	if !t.enter() {
+	if e := t.enter(); e != nil {
+		c.limited("connection", e, "")
+		c.refuse(nil, e.refusal(""))
 		conn.Close()
-		return errors.New("too many connections")
+		return nil // the answer says it
 	}
 	go func() {
 		defer t.leave()

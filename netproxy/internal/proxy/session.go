@@ -138,8 +138,9 @@ type request struct {
 
 // one answers one request and reports whether another may follow.
 func (c *session) one(head *strict.Head) bool {
-	if !c.t.limiter.Allow() { // step 2
-		c.refuse(head, overLimit("too many requests"))
+	if e := c.t.charge(); e != nil { // step 2
+		c.limited("request", e, c.hostOf(head))
+		c.refuse(head, e.refusal(""))
 		return c.drain(head)
 	}
 	if head.Method == "CONNECT" {
@@ -238,8 +239,8 @@ func (c *session) refuse(head *strict.Head, r *refusal) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s: %s\r\n",
 		r.status, statusText(r.status), len(body), RefusedHeader, r.reason)
-	if r.status == 429 || r.status == 503 {
-		b.WriteString("Retry-After: 1\r\n")
+	if r.retry && (r.status == 429 || r.status == 503) {
+		fmt.Fprintf(&b, "Retry-After: %d\r\n", max(1, int(r.after.Seconds())))
 	}
 	if closing {
 		b.WriteString("Connection: close\r\n")
@@ -274,9 +275,33 @@ func (c *session) record(kind string) *record {
 	return r
 }
 
+// limited puts a refusal by a limit of the tenant's on record. A flood of them
+// would flood the record, too: some stand for all.
+func (c *session) limited(kind string, e *limitError, host string) {
+	if suppressed, ok := c.t.mayRecord(); ok {
+		rec := c.record(kind)
+		rec.d.Host, rec.d.Suppressed = host, suppressed
+		rec.limited(e)
+	}
+}
+
+// hostOf is the host that a request names, for the record alone.
+func (c *session) hostOf(head *strict.Head) string {
+	if head.Method == "CONNECT" {
+		if h, _, err := names.SplitHostPort(head.Target, 443); err == nil {
+			return h.Name
+		}
+		return ""
+	}
+	if req, r := c.target(head); r == nil {
+		return req.host.Name
+	}
+	return ""
+}
+
 // flight registers what is about to be done under a rule.
-func (c *session) flight(allowed func(*ruleset) bool) (context.Context, *flight, bool) {
-	ctx, cancel := flightContext(c.s.limits)
+func (c *session) flight(g *rule, allowed func(*ruleset) bool) (context.Context, *flight, bool) {
+	ctx, cancel := flightContext(c.t.longest(g, c.s.limits.Total))
 	f := &flight{link: c.link, allowed: allowed, cancel: cancel}
 	if !c.t.start(f) {
 		cancel(errRevoked)

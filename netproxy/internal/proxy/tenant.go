@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,11 +19,14 @@ import (
 // A tenant is everything the proxy holds for one: rules, limits, what is under
 // way, names it looked up. Nothing of it is shared with another.
 type tenant struct {
-	name    string
-	limits  control.Limits
-	limiter *rate.Limiter // step 2
-	open    atomic.Int64  // connections
-	rules   atomic.Pointer[ruleset]
+	name  string
+	host  control.Limits        // for whom the policy says nothing
+	meter atomic.Pointer[meter] // step 2
+	open  atomic.Int64          // connections
+	rules atomic.Pointer[ruleset]
+
+	recorder   *rate.Limiter // of refusals by the tenant's limits
+	suppressed atomic.Int64
 
 	mu      sync.Mutex
 	gone    bool
@@ -30,6 +34,7 @@ type tenant struct {
 	lookups map[string]lookup
 	// synthetic names and addresses of DNS answers
 	synthetic map[string]netip.Addr
+	services  map[string]netip.Addr // of hosts with named services
 	order     []string
 	nextAddr  netip.Addr
 }
@@ -42,19 +47,51 @@ type flight struct {
 }
 
 func newTenant(name string, limits control.Limits) *tenant {
-	return &tenant{
-		name: name, limits: limits, limiter: rate.NewLimiter(rate.Limit(limits.Rate), limits.Burst),
+	t := &tenant{
+		name: name, host: limits, recorder: rate.NewLimiter(10, 10),
 		live: map[*flight]struct{}{}, lookups: map[string]lookup{}, synthetic: map[string]netip.Addr{},
 	}
+	t.setLimits(policy.EgressLimits{})
+	return t
+}
+
+// setLimits replaces the tenant's own limits; what is not set is the host's.
+func (t *tenant) setLimits(l policy.EgressLimits) {
+	l = l.Filled(policy.EgressLimits{Rate: t.host.Rate, Burst: t.host.Burst, Connections: t.host.Connections})
+	old := t.meter.Load()
+	if old != nil && old.limits == l {
+		return // the rate's allowance goes on, too
+	}
+	t.meter.Store(newMeter("", l, old))
+}
+
+// charge counts a request or lookup, whatever it is for.
+func (t *tenant) charge() *limitError {
+	m := t.meter.Load()
+	if m.rate.Allow() {
+		return nil
+	}
+	return m.exceeded("rate", perSecond(m.limits.Rate), time.Second)
+}
+
+// mayRecord says whether a refusal by a limit of the tenant's is put on record,
+// and how many were not since the last.
+func (t *tenant) mayRecord() (suppressed int64, ok bool) {
+	if !t.recorder.Allow() {
+		t.suppressed.Add(1)
+		return 0, false
+	}
+	return t.suppressed.Swap(0), true
 }
 
 // enter counts a connection, or refuses it (step 2).
-func (t *tenant) enter() bool {
-	if t.open.Add(1) > int64(t.limits.Connections) {
+func (t *tenant) enter() *limitError {
+	m := t.meter.Load()
+	if t.open.Add(1) > int64(m.limits.Connections) {
 		t.open.Add(-1)
-		return false
+		return m.exceeded("connections", strconv.Itoa(m.limits.Connections), time.Second)
 	}
-	return true
+	return nil
 }
 
 func (t *tenant) leave() { t.open.Add(-1) }
@@ -136,6 +173,9 @@ const maxSynthetic = 4096
 func (t *tenant) address(h names.Host, from netip.Prefix) netip.Addr {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if a, ok := t.services[h.Name]; ok {
+		return a
+	}
 	if a, ok := t.synthetic[h.Name]; ok {
 		return a
 	}

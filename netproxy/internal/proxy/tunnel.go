@@ -36,6 +36,10 @@ func (c *session) connect(head *strict.Head) {
 			return
 		}
 	}
+	if c.t.rules.Load().named(h, port) {
+		c.connectService(head, h, port)
+		return
+	}
 	t := &tunnel{c: c, host: h, port: port, rec: c.record("tunnel")}
 	t.rec.target("https", h, port)
 	if r := t.open(); r != nil {
@@ -51,6 +55,22 @@ func (c *session) connect(head *strict.Head) {
 	if hello := t.hello(); hello != nil { // step 7
 		t.run(hello)
 	}
+}
+
+// connectService is CONNECT for a named service.
+func (c *session) connectService(head *strict.Head, h names.Host, port uint16) {
+	t, r := c.dialService(h, port)
+	if r != nil {
+		c.refuse(head, r)
+		return
+	}
+	defer t.close()
+	_ = c.conn.SetDeadline(time.Time{})
+	if _, err := io.WriteString(c.conn, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		t.end("client_gone")
+		return
+	}
+	t.carry()
 }
 
 // captured serves a connection to port 443 that was redirected here: its
@@ -71,8 +91,9 @@ func (c *session) captured() {
 	}
 	t := &tunnel{c: c, host: h, port: 443, rec: rec}
 	rec.target("https", h, 443)
-	if !c.t.limiter.Allow() {
-		rec.refused("rate_limit")
+	if e := c.t.charge(); e != nil { // step 2
+		c.limited("tunnel", e, h.Name)
+		c.alert(alertAccessDenied)
 		return
 	}
 	if r := t.open(); r != nil {
@@ -101,9 +122,11 @@ type tunnel struct {
 	host      names.Host
 	port      uint16
 	intercept bool
+	raw       bool // a named service: bytes that nobody reads
 	rec       *record
 	rule      *rule
 	flight    *flight
+	ticket    *ticket
 	ctx       context.Context
 	up        *net.TCPConn
 	ended     bool
@@ -114,21 +137,25 @@ type tunnel struct {
 func (t *tunnel) open() *refusal {
 	c := t.c
 	var why string
-	t.rule, t.intercept, why = c.t.rules.Load().tunnel(t.host, t.port)
+	t.rule, t.intercept, why = c.t.rules.Load().tunnel(t.scheme(), t.host, t.port)
 	if t.rule == nil {
 		t.rec.refused(why)
-		return denied(why, "https", t.host, t.port, "CONNECT", "")
+		return denied(why, t.scheme(), t.host, t.port, "CONNECT", "")
 	}
 	if t.intercept && c.link == nil {
 		t.rec.refused("unsupported")
 		return misdirected(t.host, "no tunnel here")
 	}
+	if r := t.admit(); r != nil {
+		return r
+	}
 	var ok bool
-	t.ctx, t.flight, ok = c.flight(func(set *ruleset) bool {
-		return sameEndpoint(set, t.host, t.port, t.intercept)
+	t.ctx, t.flight, ok = c.flight(t.only(), func(set *ruleset) bool {
+		return sameEndpoint(set, t.scheme(), t.host, t.port, t.intercept)
 	})
 	if !ok {
 		c.land(t.flight)
+		t.ticket.done()
 		t.rec.refused("revoked")
 		return failed("revoked", t.host)
 	}
@@ -137,9 +164,41 @@ func (t *tunnel) open() *refusal {
 	}
 	if r := t.reach(); r != nil {
 		c.land(t.flight)
+		t.ticket.done()
 		return r
 	}
 	return nil
+}
+
+func (t *tunnel) scheme() string {
+	if t.raw {
+		return "tcp"
+	}
+	return "https"
+}
+
+// admit holds an opaque tunnel against its limits (step 2). In an intercepted
+// one each request is.
+func (t *tunnel) admit() *refusal {
+	if t.intercept {
+		return nil
+	}
+	k, limit := t.c.t.admit(t.rule)
+	if limit != nil {
+		t.rec.d.Rule = t.rule.ID
+		t.rec.limited(limit)
+		return limit.refusal(t.host.Name)
+	}
+	t.ticket = k
+	return nil
+}
+
+// only is the rule that all of the tunnel is under, if it is one.
+func (t *tunnel) only() *rule {
+	if t.intercept {
+		return nil
+	}
+	return t.rule
 }
 
 func (t *tunnel) reach() *refusal {
@@ -185,6 +244,7 @@ func (t *tunnel) close() {
 		t.up.Close()
 	}
 	t.c.land(t.flight)
+	t.ticket.done()
 }
 
 // hello reads the ClientHello and holds it against the CONNECT target (step
@@ -288,17 +348,31 @@ func (t *tunnel) splice(hello *strict.Hello) {
 	defer stop()
 	early, _ := c.br.Peek(c.br.Buffered())
 	first := append(bytes.Clone(hello.Raw), early...)
+	if limit := t.ticket.sent(len(first)); limit != nil {
+		t.end(reason(t.ctx, limit))
+		return
+	}
 	if _, err := t.up.Write(first); err != nil {
 		t.end("upstream_failed")
 		return
 	}
-	out, in := (&pipe{idle: c.s.limits.Tunnel}).run(c.conn, t.up)
+	p := &pipe{idle: c.s.limits.Tunnel, out: t.ticket.sent, in: t.ticket.received}
+	out, in := p.run(c.conn, t.up)
 	t.ended = true
-	why := ""
-	if errors.Is(context.Cause(t.ctx), errRevoked) {
-		why = "revoked"
-	}
+	why := t.why()
 	t.rec.finished(why, 0, out+int64(len(first)), in)
+}
+
+// why is the fixed word for the end of a tunnel that was not its own.
+func (t *tunnel) why() string {
+	if limit := limitOf(t.ctx, t.ticket); limit != nil {
+		t.rec.cutBy(limit)
+		return limit.reason()
+	}
+	if errors.Is(context.Cause(t.ctx), errRevoked) {
+		return "revoked"
+	}
+	return ""
 }
 
 func closeWrite(c net.Conn) {
