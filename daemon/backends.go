@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
+	"time"
 
 	"sandboxd/daemon/pgquery"
 	"sandboxd/daemon/service"
@@ -18,6 +20,41 @@ type backends struct {
 	mu        sync.Mutex
 	services  map[*policy.Service]*service.Client
 	databases map[*policy.SQL]*pgquery.DB
+	retired   []retired
+}
+
+// retired are the databases of a policy that is not in force any more: runs that
+// began under it still use them.
+type retired struct {
+	at        time.Time
+	databases map[*policy.SQL]*pgquery.DB
+}
+
+// retiredFor is how long they are kept, longer than a run may last.
+const retiredFor = 2 * time.Hour
+
+// retire makes a new policy begin with connections of its own.
+func (b *backends) retire() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.retired = slices.DeleteFunc(b.retired, func(r retired) bool {
+		if time.Since(r.at) < retiredFor {
+			return false
+		}
+		r.close()
+		return true
+	})
+	if len(b.databases) > 0 {
+		b.retired = append(b.retired, retired{time.Now(), b.databases})
+		b.databases = map[*policy.SQL]*pgquery.DB{}
+	}
+	clear(b.services)
+}
+
+func (r *retired) close() {
+	for _, db := range r.databases {
+		db.Close()
+	}
 }
 
 func newBackends() *backends {
@@ -56,6 +93,10 @@ func (b *backends) close() {
 		db.Close()
 	}
 	clear(b.databases)
+	for _, r := range b.retired {
+		r.close()
+	}
+	b.retired = nil
 }
 
 // named makes a named query of the policy.

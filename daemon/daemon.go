@@ -48,7 +48,9 @@ type Config struct {
 	Disk   string
 	Policy *policy.Policy
 	// PolicyName is the policy's file, or a word for the built-in one.
-	PolicyName  string
+	PolicyName string
+	// LoadPolicy reads the policy again; nil: it cannot be reloaded.
+	LoadPolicy  func() (*policy.Policy, error)
 	Sockets     []*Socket
 	Preview     net.Listener
 	PreviewBase string
@@ -113,7 +115,7 @@ const (
 type Daemon struct {
 	cfg     Config
 	log     *slog.Logger
-	policy  *policy.Policy
+	policy  livePolicy
 	started time.Time
 	base    context.Context // ends with the daemon
 	cancel  context.CancelCauseFunc
@@ -155,10 +157,11 @@ type Daemon struct {
 // cannot be. A part that this host cannot offer does not keep the others from
 // starting: its requests are answered "unsupported".
 func New(ctx context.Context, cfg Config) (*Daemon, error) {
-	d := &Daemon{cfg: cfg, log: cfg.Log, policy: cfg.Policy, started: time.Now(), missing: map[string]error{}, runs: newRegistry(), recorders: recording.NewBudget(maxRecorders), bodies: newBudget(), warnings: cfg.Warnings}
+	d := &Daemon{cfg: cfg, log: cfg.Log, started: time.Now(), missing: map[string]error{}, runs: newRegistry(), recorders: recording.NewBudget(maxRecorders), bodies: newBudget(), warnings: cfg.Warnings}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
+	d.policy.Store(cfg.Policy)
 	d.base, d.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	d.metrics = newMetrics(d)
 	d.tenants = newTenantTable(d)
@@ -302,14 +305,6 @@ func shutdown(ctx context.Context, s *http.Server) error {
 
 // httpLog takes net/http's own messages.
 func (d *Daemon) httpLog() *log.Logger { return slog.NewLogLogger(d.log.Handler(), slog.LevelDebug) }
-
-// EgressLost is closed when the proxy process has ended without being asked to.
-func (d *Daemon) EgressLost() <-chan struct{} {
-	if d.net == nil {
-		return nil
-	}
-	return d.net.Done()
-}
 
 // Alive takes the locks that every request needs, for the watchdog: in a daemon
 // that is stuck it does not return. An audit log that cannot be written is no

@@ -2,6 +2,9 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"sync"
 
 	"sandboxd/daemon/api"
@@ -31,11 +34,12 @@ type egressTenant struct {
 
 func newEgressUse(d *Daemon) *egressUse { return &egressUse{d: d, m: map[string]*egressTenant{}} }
 
-// use sees to it that the proxy has the tenant's rules until release.
-func (u *egressUse) use(ctx context.Context, tenant string, rules []policy.Rule) (release func(), err error) {
+// use sees to it that the proxy has the rules that the tenant has by the policy
+// in force, until release.
+func (u *egressUse) use(ctx context.Context, tenant string) (release func(), err error) {
 	for {
 		e := u.ref(tenant)
-		retry, err := e.install(func() error { return u.d.net.SetRules(ctx, tenant, rules) })
+		retry, err := e.install(func() error { return u.set(ctx, tenant) })
 		if err == nil && !retry {
 			return sync.OnceFunc(func() { u.unref(tenant, e) }), nil
 		}
@@ -44,6 +48,38 @@ func (u *egressUse) use(ctx context.Context, tenant string, rules []policy.Rule)
 			return nil, err
 		}
 	}
+}
+
+// set gives the proxy the tenant's rules, which are none when the policy does
+// not name the tenant.
+func (u *egressUse) set(ctx context.Context, tenant string) error {
+	var rules []policy.Rule
+	var limits policy.EgressLimits
+	if profile, err := u.d.policy.For(tenant); err == nil {
+		rules, limits = profile.Egress, profile.EgressLimits
+	}
+	return u.d.net.SetRules(ctx, tenant, rules, limits)
+}
+
+// again gives the proxy the rules of every tenant that it knows anew, after the
+// policy has changed, and returns how many those are. Who comes meanwhile finds
+// the new policy.
+func (u *egressUse) again(ctx context.Context) (n int, err error) {
+	u.mu.Lock()
+	known := maps.Clone(u.m)
+	u.mu.Unlock()
+	var errs []error
+	for tenant, e := range known {
+		e.mu.Lock()
+		if e.set && !e.gone {
+			n++
+			if err := u.set(ctx, tenant); err != nil { // and so nothing is granted
+				errs = append(errs, fmt.Errorf("tenant %s: %w", tenant, err))
+			}
+		}
+		e.mu.Unlock()
+	}
+	return n, errors.Join(errs...)
 }
 
 func (e *egressTenant) install(set func() error) (retry bool, err error) {
@@ -160,4 +196,22 @@ func (j *tenantJail) observe(dec *netproxy.Decision) {
 	for _, e := range running {
 		e.denied(denial)
 	}
+}
+
+// onEgressState puts on record that the proxy has died, does not start, or
+// serves again.
+func (d *Daemon) onEgressState(s netproxy.State) {
+	fields := map[string]any{"event": "proxy", "running": s.Running, "pid": s.Pid, "restarts": s.Restarts, "problem": s.Problem}
+	// Whether it can be written or not, the proxy is started again; record has
+	// logged and counted a failure.
+	_, _ = d.record(d.base, audit.Record{Kind: audit.KindEgress, Fields: fields})
+}
+
+// egressState is how the proxy fares; nil without one.
+func (d *Daemon) egressState() *api.Egress {
+	if d.net == nil {
+		return nil
+	}
+	s := d.net.State()
+	return &api.Egress{Running: s.Running, Pid: s.Pid, Since: s.Since.UTC(), Restarts: s.Restarts, Problem: clip(s.Problem, 500)}
 }

@@ -34,7 +34,7 @@ func (d *Daemon) handlers() map[string]handler {
 		"snapshot-restore": d.handleSnapshotRestore, "export": d.handleExport, "diff": d.handleDiff,
 		"kv-list": d.handleKVList, "kv-get": d.handleKVGet, "kv-put": d.handleKVPut, "kv-delete": d.handleKVDelete,
 		"db-query": d.handleQuery, "db-exec": d.handleDBExec,
-		"policy": d.handlePolicy, "status": d.handleStatus, "doctor": d.handleDoctor, "audit-verify": d.handleVerify,
+		"policy": d.handlePolicy, "policy-check": d.handlePolicyCheck, "policy-reload": d.handlePolicyReload, "status": d.handleStatus, "doctor": d.handleDoctor, "audit-verify": d.handleVerify,
 		"openapi": d.handleOpenAPI, "health": d.handleHealth, "metrics": d.handleMetrics,
 	}
 }

@@ -56,7 +56,7 @@ func (h *host) begin() error {
 	if err := d.keepCode(h.ctx, p); err != nil || !p.fetch {
 		return err
 	}
-	release, err := d.egress.use(h.ctx, r.tenant, p.profile.Egress)
+	release, err := d.egress.use(h.ctx, r.tenant)
 	if err != nil {
 		return err
 	}

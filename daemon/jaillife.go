@@ -138,7 +138,7 @@ func (j *tenantJail) prepare(ctx context.Context, profile *policy.Profile, req *
 		Limits: jail.Limits{Memory: j.limits.Memory.Bytes(), CPUs: j.limits.CPUs, Pids: j.limits.Pids, OpenFiles: j.limits.OpenFiles,
 			Disk: j.limits.Disk.Bytes(), Inodes: int64(j.limits.Inodes)}}
 	if j.d.net != nil {
-		release, err := j.d.egress.use(ctx, j.tenant, profile.Egress)
+		release, err := j.d.egress.use(ctx, j.tenant)
 		if err != nil {
 			return spec, err
 		}

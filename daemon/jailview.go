@@ -95,7 +95,7 @@ func (d *Daemon) handleExpose(q *request) error {
 		return err
 	}
 	defer j.release()
-	if !j.grant.Preview {
+	if profile, err := d.policy.For(q.tenant); err != nil || profile.Jail == nil || !profile.Jail.Preview {
 		return &api.Error{Code: api.CodeDenied, Field: "port", Message: "the policy does not let the tenant publish ports", Hint: "an operator can set jail.preview of the profile"}
 	}
 	left := time.Until(j.deadline)

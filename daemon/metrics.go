@@ -48,6 +48,18 @@ func newMetrics(d *Daemon) *metrics {
 	execs.Counter = prometheus.NewCounter(prometheus.CounterOpts{Name: "sandboxd_execs_total", Help: "Commands started in jails."})
 	m.execs = execs
 	reg.MustRegister(m.runs, m.runSeconds, execs.Counter, m.jailsCreated, m.errors, m.decisions, m.auditFailures,
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "sandboxd_egress_restarts_total", Help: "Egress proxies that took the place of one that died."}, func() float64 {
+			if s := d.egressState(); s != nil {
+				return float64(s.Restarts)
+			}
+			return 0
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sandboxd_egress_up", Help: "1 while an egress proxy serves."}, func() float64 {
+			if s := d.egressState(); s != nil && s.Running {
+				return 1
+			}
+			return 0
+		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sandboxd_jails", Help: "Jails now."}, func() float64 { return float64(len(d.tenants.all())) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sandboxd_runs_active", Help: "Runs now."}, func() float64 { n, _ := d.runs.counts(); return float64(n) }))
 	m.handler = promhttp.HandlerFor(reg, promhttp.HandlerOpts{})

@@ -102,7 +102,7 @@ func (d *Daemon) startEgress(ctx context.Context) (err error) {
 	d.net, err = netproxy.Start(ctx, netproxy.Config{
 		Exe: d.cfg.Exe, UID: d.cfg.UIDBase + proxyUID, GID: d.cfg.UIDBase + proxyUID, RunDir: run,
 		Preview: d.cfg.Preview, PreviewBase: d.cfg.PreviewBase, PreviewHTTPS: d.cfg.PreviewHTTPS, PreviewTLS: d.cfg.PreviewTLS, Credentials: d.cfg.Credentials,
-		OnDecision: d.onDecision, DialJail: d.dialJail, Log: d.log,
+		OnDecision: d.onDecision, OnState: d.onEgressState, DialJail: d.dialJail, Log: d.log,
 	})
 	return err
 }

@@ -332,6 +332,8 @@ func canceled(ctx context.Context) *api.Error {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errShutdown):
 		e.Message, e.Hint = "the daemon was stopped", "look at phase before running it again"
+	case errors.Is(cause, errPolicy):
+		e.Code, e.Message = api.CodeDenied, "a new policy does not grant this run"
 	case errors.Is(cause, errAsked):
 		e.Message = "a request canceled it"
 	}

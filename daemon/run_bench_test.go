@@ -31,7 +31,8 @@ func BenchmarkRunRequest(b *testing.B) {
 		b.Fatal(err)
 	}
 	dir := b.TempDir()
-	d := &Daemon{cfg: Config{StateDir: dir}, policy: p, log: slog.New(slog.DiscardHandler), missing: map[string]error{}, runs: newRegistry(), bodies: newBudget(), pool: instantPool{}}
+	d := &Daemon{cfg: Config{StateDir: dir}, log: slog.New(slog.DiscardHandler), missing: map[string]error{}, runs: newRegistry(), bodies: newBudget(), pool: instantPool{}}
+	d.policy.Store(p)
 	d.base, d.cancel = context.WithCancelCause(b.Context())
 	d.metrics = newMetrics(d)
 	d.tenants = newTenantTable(d)

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -80,6 +81,7 @@ func (d *Daemon) wholeStatus(s *api.Status) {
 		p := d.pool.Stats()
 		s.Isolates = &api.IsolatePool{Workers: p.Workers, Tenants: p.TenantWorkers, Running: p.Running, Runs: p.Runs, Killed: p.Killed, Preparing: p.Preparing}
 	}
+	s.Egress = d.egressState()
 	last := d.audit.Last()
 	s.Audit = api.AuditState{Seq: last.Seq, Hash: last.Hash}
 	if err := d.audit.Healthy(); err != nil {
@@ -124,6 +126,13 @@ func (d *Daemon) handleDoctor(q *request) error {
 				c.Remedy = lacks.Remedy
 			}
 			doc.OK = false
+		}
+		if s := d.egressState(); part == partEgress && s != nil && !s.Running {
+			c.Status, c.Found = string(kernel.Missing), "the egress proxy is not running: "+s.Problem
+			c.Consequence, c.Remedy = "nothing passes until it is", "it is started again by itself; the daemon's log says more"
+			doc.OK = false
+		} else if part == partEgress && s != nil && s.Restarts > 0 {
+			c.Found = fmt.Sprintf("available; the proxy process was replaced %d times (%s)", s.Restarts, s.Problem)
 		}
 		doc.Checks = append(doc.Checks, c)
 	}

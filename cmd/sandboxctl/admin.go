@@ -13,6 +13,7 @@ import (
 	"sandboxd/daemon/api"
 	"sandboxd/daemon/client"
 	"sandboxd/internal/kernel"
+	"sandboxd/policy"
 )
 
 func (a *app) policyCommand() *cobra.Command {
@@ -37,7 +38,66 @@ func (a *app) policyCommand() *cobra.Command {
 			return a.table([]string{"FIELD", "VALUE", "FROM"}, rows)
 		},
 	}
-	return group("policy", "The policy in force", show)
+	return group("policy", "The policy in force", show, a.policyCheckCommand(), a.policyReloadCommand())
+}
+
+func (a *app) policyCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "check FILE", Short: "Say what is wrong with a policy file, line by line", Args: args(1, 1, "FILE"),
+		Long: `Says what is wrong with a policy file. It needs no daemon, and puts nothing in
+force. It exits with 1 when something is wrong.`,
+		RunE: func(_ *cobra.Command, given []string) error {
+			_, err := policy.Load(given[0])
+			var faults policy.ParseErrors
+			var fault *policy.ParseError
+			out := api.PolicyCheck{OK: err == nil, Problems: []api.PolicyProblem{}}
+			switch {
+			case err == nil:
+			case errors.As(err, &faults):
+				for _, f := range faults {
+					out.Problems = append(out.Problems, api.PolicyProblem{Line: f.Line, Column: f.Column, Field: f.Field, Message: f.Message})
+				}
+			case errors.As(err, &fault):
+				out.Problems = append(out.Problems, api.PolicyProblem{Message: fault.Message})
+			default:
+				return err
+			}
+			if a.json {
+				err = a.printJSON(out)
+			} else if err == nil {
+				_, err = fmt.Fprintln(a.out, "ok")
+			} else {
+				for line := range strings.SplitSeq(err.Error(), "\n") {
+					fmt.Fprintln(a.out, oneLine(line))
+				}
+				err = nil
+			}
+			if err == nil && !out.OK {
+				err = &exitError{exitFailed}
+			}
+			return err
+		},
+	}
+}
+
+func (a *app) policyReloadCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "reload", Short: "Put the policy file in force as it is now", Args: args(0, 0, "no arguments"),
+		Long: `Has the daemon read its policy file again, all or nothing: with a fault in the
+file the old policy stays in force. What the new one no longer grants is cut,
+also requests and connections under way; everything else goes on.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := a.client.ReloadPolicy(c.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(r)
+			}
+			_, err = fmt.Fprintf(a.out, "%s is in force; ended: %d runs, %d jails\n", oneLine(r.File), r.Runs, r.Jails)
+			return err
+		},
+	}
 }
 
 func (a *app) auditCommand() *cobra.Command {
@@ -110,7 +170,7 @@ func (a *app) printStatus(s *api.Status) error {
 		[2]string{"state", s.State}, [2]string{"version", s.Version}, [2]string{"mode", s.Mode},
 		[2]string{"running for", age(s.Started)}, [2]string{"process", process}, [2]string{"policy", s.Policy},
 		[2]string{"sockets", strings.Join(s.Sockets, ", ")}, [2]string{"preview", s.Preview}, [2]string{"limits", s.Limits},
-		[2]string{"isolates", isolates}, [2]string{"being prepared", preparing},
+		[2]string{"isolates", isolates}, [2]string{"being prepared", preparing}, [2]string{"egress proxy", egressWords(s.Egress)},
 		[2]string{"jails", strconv.Itoa(s.Jails)},
 		[2]string{"runs", fmt.Sprintf("%d running, %d in all; %d commands in jails", s.Runs.Running, s.Runs.Total, s.Runs.Execs)},
 		[2]string{"audit", audit})
@@ -118,6 +178,18 @@ func (a *app) printStatus(s *api.Status) error {
 		fmt.Fprintln(a.out, "warning: "+oneLine(w))
 	}
 	return nil
+}
+
+func egressWords(e *api.Egress) string {
+	switch {
+	case e == nil:
+		return ""
+	case !e.Running:
+		return fmt.Sprintf("NOT RUNNING for %s, nothing passes: %s", age(e.Since), oneLine(e.Problem))
+	case e.Restarts > 0:
+		return fmt.Sprintf("runs for %s, replaced %d times (%s)", age(e.Since), e.Restarts, oneLine(e.Problem))
+	}
+	return "runs for " + age(e.Since)
 }
 
 func (a *app) doctorCommand() *cobra.Command {

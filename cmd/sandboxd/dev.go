@@ -119,6 +119,7 @@ func devConfig(o *options, dir string, log *slog.Logger, out io.Writer) (daemon.
 	if o.policy != "" {
 		cfg.PolicyName = o.policy
 		cfg.Policy, err = loadPolicy(o.policy)
+		cfg.LoadPolicy = func() (*policy.Policy, error) { return policy.Load(o.policy) }
 	} else {
 		cfg.PolicyName = builtInPolicy
 		cfg.Policy, err = policy.Parse(cfg.PolicyName, []byte(devPolicy(os.Getuid())))

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd/daemon"
+	"sandboxd/policy"
 	"sandboxd/systemd"
 )
 
@@ -73,6 +74,7 @@ func serveConfig(o *options, run string, log *slog.Logger) (daemon.Config, error
 	if cfg.Policy, err = loadPolicy(o.policy); err != nil {
 		return cfg, err
 	}
+	cfg.LoadPolicy = func() (*policy.Policy, error) { return policy.Load(o.policy) }
 	if cfg.RunDir = os.Getenv("RUNTIME_DIRECTORY"); cfg.RunDir == "" {
 		cfg.RunDir = filepath.Join(run, "daemon")
 	}
@@ -134,9 +136,32 @@ func listenBoth(cfg *daemon.Config, dir string) error {
 	return nil
 }
 
+// reloadOnHangup reloads the policy on SIGHUP until stop is called; how it went
+// is in the log and on record.
+func reloadOnHangup(d *daemon.Daemon) (stop func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, unix.SIGHUP)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range hangups {
+			_, _ = d.ReloadPolicy(context.Background(), nil)
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		close(hangups)
+		<-ended
+	}
+}
+
 // runDaemon runs a daemon until a signal or a fault, and ends it in order.
 func runDaemon(ctx context.Context, cfg daemon.Config, ready func(*daemon.Daemon) error) error {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM, unix.SIGHUP)
+	signals := []os.Signal{os.Interrupt, unix.SIGTERM}
+	if cfg.Mode == daemon.ModeDev {
+		signals = append(signals, unix.SIGHUP) // its terminal is gone
+	}
+	ctx, stop := signal.NotifyContext(ctx, signals...)
 	defer stop()
 	coarseTimers()
 	d, err := daemon.New(ctx, cfg)
@@ -145,14 +170,15 @@ func runDaemon(ctx context.Context, cfg daemon.Config, ready func(*daemon.Daemon
 	}
 	served := make(chan error, 1)
 	go func() { served <- d.Serve() }()
+	if cfg.Mode == daemon.ModeServe {
+		defer reloadOnHangup(d)()
+	}
 	fault := ready(d)
 	if fault == nil {
 		select {
 		case <-ctx.Done():
 			cfg.Log.Info("stopping")
 		case fault = <-served:
-		case <-d.EgressLost():
-			fault = errors.New("the egress proxy ended; nothing can leave, and the daemon stops")
 		}
 	}
 	stop() // a second signal ends the process at once

@@ -40,6 +40,43 @@ type PolicyView struct {
 	Grants  []policy.Grant  `json:"grants" doc:"Each value with the file and line that granted it."`
 }
 
+// PolicyCheckRequest is a policy to be checked.
+type PolicyCheckRequest struct {
+	Policy string `json:"policy" doc:"The file's content, YAML."`
+	Name   string `json:"name,omitempty" doc:"The file's name."`
+}
+
+// PolicyCheck says what is wrong with it.
+type PolicyCheck struct {
+	OK       bool            `json:"ok"`
+	Problems []PolicyProblem `json:"problems" doc:"All faults, in the file's order."`
+}
+
+// PolicyProblem is one fault. Line and Column are 0 when it has no place.
+type PolicyProblem struct {
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Field   string `json:"field,omitempty" doc:"Path of the key, such as profiles.skill.egress[0].host."`
+	Message string `json:"message" doc:"What is wrong and what to write instead."`
+}
+
+// PolicyReload says what a new policy came to.
+type PolicyReload struct {
+	File   string `json:"file"`
+	Egress int    `json:"egress" doc:"Tenants whose rules for outgoing requests were held against it."`
+	Runs   int    `json:"runs_ended" doc:"Runs in isolates that it does not grant."`
+	Jails  int    `json:"jails_ended" doc:"Jails that it does not grant."`
+}
+
+// Egress tells how the egress proxy fares.
+type Egress struct {
+	Running  bool      `json:"running"`
+	Pid      int       `json:"pid,omitempty"`
+	Since    time.Time `json:"since" doc:"When it began to run, or when the last one ended."`
+	Restarts int       `json:"restarts" doc:"How often one took the place of one that died."`
+	Problem  string    `json:"problem,omitempty" doc:"Why the last one ended or did not start."`
+}
+
 // Status of the daemon. Who is no administrator is told of the tenants that he
 // may act for alone: counts are of those, as far as their runs are kept, and what
 // is the host's own is left out.
@@ -56,6 +93,7 @@ type Status struct {
 	// Limits is "enforced" or "best-effort".
 	Limits   string         `json:"limits" enum:"enforced,best-effort"`
 	Isolates *IsolatePool   `json:"isolates,omitempty"`
+	Egress   *Egress        `json:"egress,omitempty" doc:"For administrators."`
 	Jails    int            `json:"jails"`
 	Runs     RunCounts      `json:"runs"`
 	Audit    AuditState     `json:"audit"`

@@ -143,6 +143,8 @@ var Routes = []Route{
 	{Name: "db-exec", Method: "POST", Pattern: tenantPath + "/db/exec", Tenant: true, Summary: "Change the tenant's database.", Request: typeOf[SQLRequest](), Response: typeOf[Executed]()},
 
 	{Name: "policy", Method: "GET", Pattern: tenantPath + "/policy", Tenant: true, Summary: "What the tenant may do.", Response: typeOf[PolicyView]()},
+	{Name: "policy-check", Method: "POST", Pattern: "/v1/policy/check", Summary: "Say what is wrong with a policy file.", Request: typeOf[PolicyCheckRequest](), Response: typeOf[PolicyCheck]()},
+	{Name: "policy-reload", Method: "POST", Pattern: "/v1/policy/reload", Admin: true, Summary: "Read the policy file again and put it in force, all or nothing.", Response: typeOf[PolicyReload]()},
 	{Name: "status", Method: "GET", Pattern: "/v1/status", Summary: "The daemon's state.", Response: typeOf[Status]()},
 	{Name: "doctor", Method: "GET", Pattern: "/v1/doctor", Summary: "What this host offers and lacks.", Response: typeOf[Doctor]()},
 	{Name: "audit-verify", Method: "GET", Pattern: "/v1/audit/verify", Admin: true, Summary: "Check the audit log's chain.", Response: typeOf[AuditVerdict]()},

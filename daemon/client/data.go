@@ -53,6 +53,17 @@ func (c *Client) Policy(ctx context.Context, tenant string) (*api.PolicyView, er
 	return get[api.PolicyView](ctx, c, call{method: http.MethodGet, path: tenantPath(tenant, "/policy")})
 }
 
+// CheckPolicy says what is wrong with a policy file's content.
+func (c *Client) CheckPolicy(ctx context.Context, r *api.PolicyCheckRequest) (*api.PolicyCheck, error) {
+	return get[api.PolicyCheck](ctx, c, call{method: http.MethodPost, path: "/v1/policy/check", json: r})
+}
+
+// ReloadPolicy has the daemon read its policy file again. After an error the
+// old policy is in force.
+func (c *Client) ReloadPolicy(ctx context.Context) (*api.PolicyReload, error) {
+	return get[api.PolicyReload](ctx, c, call{method: http.MethodPost, path: "/v1/policy/reload"})
+}
+
 // Status describes the daemon.
 func (c *Client) Status(ctx context.Context) (*api.Status, error) {
 	return get[api.Status](ctx, c, call{method: http.MethodGet, path: "/v1/status"})
