@@ -46,7 +46,7 @@ func (h *handed) read(c *net.UnixConn, b []byte) (int, error) {
 	if oobn > 0 || flags&unix.MSG_CTRUNC != 0 {
 		h.take(h.oob[:oobn], flags&unix.MSG_CTRUNC != 0)
 	}
-	return n, err
+	return max(n, 0), err // with an error it is -1, which no reader may say
 }
 
 func (h *handed) take(oob []byte, cut bool) {
