@@ -128,7 +128,7 @@ func explain(h *tar.Header, err error) error {
 	reason := ""
 	switch {
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-		reason = "its folder is reached through a link"
+		reason = "a link is where its folder belongs"
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EEXIST), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENOTEMPTY):
 		reason = "a folder is where it belongs, or a file where its folder belongs"
 	case errors.Is(err, unix.ENAMETOOLONG):
@@ -271,7 +271,11 @@ func (u *unpacker) makeFolder(parent int, base string) (made bool, err error) {
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		return false, nil
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFCHR {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFCHR: // a whiteout
+	case unix.S_IFLNK:
+		return false, unix.ELOOP
+	default:
 		return false, unix.EEXIST
 	}
 	if err := unix.Unlinkat(parent, base, 0); err != nil {
