@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/internal/ipc"
 	"sandboxd/jail/sys"
 	"sandboxd/jail/wire"
 )
@@ -90,6 +92,7 @@ func (j *Jail) build(ctx context.Context) error {
 	}
 	p := &place{m: j.m, cgroup: j.cgroup}
 	err := j.m.do([]step{
+		{"template", j.openTemplate},
 		{"uid range", func() (err error) { j.uid, err = j.m.uids.claim(j.tenant); return err }},
 		{"place", func() error { return p.build(j.spec.NetNS) }},
 		// While sandbox-init starts, what it will mount is made.
@@ -131,7 +134,22 @@ func (j *Jail) configure(p *place) error {
 		return err
 	}
 	defer closeAll(trees)
-	return p.conn.Send(j.config().Marshal(), trees...)
+	layers, err := j.layerTrees(p.pid)
+	if err != nil {
+		return err
+	}
+	defer closeAll(layers)
+	cfg := j.config()
+	cfg.Layers, cfg.WritableRoot = uint64(len(layers)), j.spec.WritableRoot
+	if err := p.conn.Send(cfg.Marshal(), trees...); err != nil {
+		return err
+	}
+	for some := range slices.Chunk(layers, ipc.MaxFiles) {
+		if err := p.conn.Send((&wire.Layers{}).Marshal(), some...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (j *Jail) giveProcs(g group) error {

@@ -37,6 +37,9 @@ func (j *Jail) makeFolders() error {
 			return fmt.Errorf("jail: workspace: %w", err)
 		}
 	}
+	if err := j.makeRoot(); err != nil {
+		return err
+	}
 	// The root's upper layer is outside of the tenant's limit, so that a jail
 	// whose disk is full still starts: the tenant may write nowhere in it.
 	layer := filepath.Join(j.runDir(), "layer")
@@ -50,7 +53,7 @@ func (j *Jail) makeFolders() error {
 			return fmt.Errorf("jail: folders: %w", err)
 		}
 	}
-	if err := j.writeEtc(filepath.Join(layer, "upper", "etc")); err != nil {
+	if err := j.writeEtc(filepath.Join(layer, "upper")); err != nil {
 		return err
 	}
 	var err error
@@ -68,13 +71,21 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// writeEtc writes the part of /etc that is the jail's own.
-func (j *Jail) writeEtc(etc string) error {
-	for _, dir := range []string{etc, filepath.Join(etc, "ssl"), filepath.Join(etc, "ssl/certs")} {
+// hostCertificates is where a Debian keeps certificates of its own, from which
+// it makes the file of all anew when its package is installed.
+const hostCertificates = "usr/local/share/ca-certificates"
+
+// writeEtc writes the part of /etc that is the jail's own beneath root.
+func (j *Jail) writeEtc(root string) error {
+	folders, etc := []string{"etc", "etc/ssl", "etc/ssl/certs"}, filepath.Join(root, "etc")
+	if j.spec.WritableRoot {
+		folders = append(folders, "usr", "usr/local", "usr/local/share", hostCertificates)
+	}
+	for _, dir := range folders {
 		// Owned by the jail's root: the overlay marks folders that it merges.
-		err := makeDir(dir)
+		err := makeDir(filepath.Join(root, dir))
 		if err == nil {
-			err = os.Lchown(dir, int(j.uid), int(j.uid))
+			err = os.Lchown(filepath.Join(root, dir), int(j.uid), int(j.uid))
 		}
 		if err != nil {
 			return fmt.Errorf("jail: /etc: %w", err)
@@ -90,7 +101,12 @@ func (j *Jail) writeEtc(etc string) error {
 		// go out as a question and come back as a denial.
 		"hosts": hostsFile + "127.0.0.1 " + hostname(j.tenant) + "\n",
 	} {
-		if err := makeFile(filepath.Join(etc, name), []byte(text)); err != nil {
+		name = filepath.Join(etc, name)
+		err := makeFile(name, []byte(text))
+		if err == nil && j.spec.WritableRoot {
+			err = os.Lchown(name, int(j.uid), int(j.uid))
+		}
+		if err != nil {
 			return fmt.Errorf("jail: /etc: %w", err)
 		}
 	}
@@ -98,7 +114,11 @@ func (j *Jail) writeEtc(etc string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Link(bundle, filepath.Join(etc, certificate)); err != nil {
+	err = os.Link(bundle, filepath.Join(etc, certificate))
+	if err == nil && j.spec.WritableRoot {
+		err = os.Link(bundle, filepath.Join(root, hostCertificates, "sandboxd.crt"))
+	}
+	if err != nil {
 		return fmt.Errorf("jail: certificates: %w", err)
 	}
 	return nil

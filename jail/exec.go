@@ -254,11 +254,11 @@ func (j *Jail) pipeFor(i int) (child, own *os.File, err error) {
 }
 
 func (p *Process) message() *wire.Exec {
-	layers := []map[string]string{baseEnv(p.j.tenant), terminalEnv(p.spec.Terminal), p.j.spec.Env, p.spec.Env}
+	layers := []map[string]string{baseEnv(p.j.tenant), p.j.templateEnv(), terminalEnv(p.spec.Terminal), p.j.spec.Env, p.spec.Env}
 	env, byName := environ(layers...)
 	cwd := p.spec.Cwd
 	if cwd == "" {
-		cwd = workspacePath
+		cwd = p.j.workingDir()
 	}
 	p.spec.Env = maps.Clone(p.spec.Env)
 	m := &wire.Exec{

@@ -15,6 +15,7 @@ import (
 
 	"sandboxd/internal/cgroup"
 	"sandboxd/internal/ipc"
+	"sandboxd/jail/rootfs"
 	"sandboxd/jail/wire"
 )
 
@@ -52,8 +53,10 @@ type Jail struct {
 	files    *os.File // the folder of the tenant's files; an image's mount is nowhere else
 	loop     int      // number of an image's device
 	landlock int
-	project  uint32        // of the files, where there are project quotas
-	born     unix.Timespec // the file system's time when the jail was made
+	template *rootfs.Template // nil: the host's system
+	layers   *rootfs.Layers   // of the template
+	project  uint32           // of the files, where there are project quotas
+	born     unix.Timespec    // the file system's time when the jail was made
 
 	// buildMu is held while the jail is built; teardown begins after it.
 	buildMu sync.Mutex

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd/internal/seccomp"
+	"sandboxd/jail/rootfs"
 	"sandboxd/jail/sys"
 	"sandboxd/jail/wire"
 )
@@ -28,19 +29,20 @@ type Manager struct {
 	cfg Config
 	log *slog.Logger
 
-	locks    []*os.File // on RunDir and CgroupDir: two daemons would end each other's jails
-	proc     int        // the daemon's own /proc, opened once
-	null     *os.File
-	initFile *os.File      // sealed memfd
-	prepare  *wire.Prepare // what every sandbox-init is told first
-	host     hostFacts
-	jails    group
-	uids     *uids
-	spawn    *spawner
-	imageMu  sync.Mutex              // while an empty image is made
-	homeNet  *os.File                // the daemon's own network namespace
-	faults   func(step string) error // tests
-	watches  atomic.Int32            // of files, in all jails
+	locks     []*os.File // on RunDir and CgroupDir: two daemons would end each other's jails
+	proc      int        // the daemon's own /proc, opened once
+	null      *os.File
+	initFile  *os.File      // sealed memfd
+	prepare   *wire.Prepare // what every sandbox-init is told first
+	host      hostFacts
+	jails     group
+	uids      *uids
+	templates *rootfs.Store
+	spawn     *spawner
+	imageMu   sync.Mutex              // while an empty image is made
+	homeNet   *os.File                // the daemon's own network namespace
+	faults    func(step string) error // tests
+	watches   atomic.Int32            // of files, in all jails
 
 	mu        sync.Mutex
 	byName    map[string]*Jail
@@ -145,6 +147,9 @@ func (m *Manager) openFolders(context.Context) error {
 	}
 	var err error
 	if m.uids, err = loadUIDs(m.tenantsDir(), m.cfg.UIDBase); err != nil {
+		return err
+	}
+	if err = m.openTemplates(); err != nil {
 		return err
 	}
 	if m.null, err = os.OpenFile("/dev/null", os.O_RDWR, 0); err != nil {

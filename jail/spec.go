@@ -81,9 +81,6 @@ func (s *Spec) check() (err error) {
 	if !tenantName.MatchString(s.Tenant) {
 		return &SpecError{Field: "tenant", Message: "must match " + tenantName.String()}
 	}
-	if s.Template != "" && s.Template != "host" {
-		return &SpecError{Field: "template", Message: fmt.Sprintf("%q is not known; there is \"host\"", s.Template)}
-	}
 	if s.Limits, err = s.Limits.withDefaults(); err != nil {
 		return err
 	}

@@ -75,6 +75,7 @@ func (j *Jail) teardown() {
 	}
 	note(j.cgroup.remove())
 	note(removeAll(j.runDir()))
+	note(j.closeTemplate())
 	if j.spec.Ephemeral && j.endedBy() != CauseRestored {
 		note(j.m.removeTenant(j.tenant))
 	}

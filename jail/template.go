@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/jail/rootfs"
 	"sandboxd/jail/sys"
 )
 
@@ -174,8 +175,8 @@ func (s *spawner) close() {
 }
 
 // buildTemplate leaves the host's mount namespace for a new one with usr, opt,
-// base, dev, proc, mask and maskdir, all read-only, and layer, files and mem to
-// mount on. Its procfs is a new one, because a jail may mount its own only where an
+// base, dev, proc, mask and maskdir, all read-only, and layer, files, layers
+// and mem to mount on. Its procfs is a new one, because a jail may mount its own only where an
 // uncovered one is to be seen, and the host's may have things mounted over it.
 func buildTemplate(base string, opt bool) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
@@ -189,7 +190,7 @@ func buildTemplate(base string, opt bool) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("template: private mounts: %w", err)
 	}
-	root, err := sys.Filesystem("tmpfs", attrPlain, "mode", "0755", "size", "1m", "nr_inodes", "64")
+	root, err := sys.Filesystem("tmpfs", attrPlain, "mode", "0755", "size", "1m", "nr_inodes", "256")
 	if err != nil {
 		return fmt.Errorf("template: %w", err)
 	}
@@ -215,7 +216,10 @@ func buildTemplate(base string, opt bool) error {
 }
 
 func fillTemplate(root int, base string, opt bool) error {
-	folders := []string{"usr", "base", "dev", "dev/pts", "dev/shm", "proc", "maskdir", "layer", "files", "mem", "stage"}
+	folders := []string{"usr", "base", "dev", "dev/pts", "dev/shm", "proc", "maskdir", "layer", "files", "mem", "stage", "layers"}
+	for n := range rootfs.MaxLayers {
+		folders = append(folders, fmt.Sprintf("layers/%d", n))
+	}
 	trees := map[string]string{"usr": "/usr", "base": base}
 	if opt {
 		folders, trees["opt"] = append(folders, "opt"), "/opt"

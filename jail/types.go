@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"os"
 	"time"
+
+	"sandboxd/jail/rootfs"
 )
 
 // Config of a Manager.
@@ -24,15 +26,24 @@ type Config struct {
 	// UIDBase is the first host uid and gid of the tenants' ranges, 65536 for
 	// each tenant.
 	UIDBase uint32
-	Log     *slog.Logger
+	// TemplatesDir holds the imported root file systems; StateDir/templates if "".
+	TemplatesDir string
+	// TemplateLimits bound an import; zero means rootfs.DefaultLimits.
+	TemplateLimits rootfs.Limits
+	Log            *slog.Logger
 }
 
 // A Spec describes one tenant's jail.
 type Spec struct {
 	Tenant string
-	// Template is "host".
+	// Template is "host" ("" too), the host's own /usr, or an imported one's name.
 	Template string
-	Limits   Limits
+	// WritableRoot lets a template's jail change its root: what is written is on
+	// the tenant's disk and stays with its workspace. Commands may ask for user 0.
+	WritableRoot bool
+	// ResetRoot throws an earlier jail's changes of the root away.
+	ResetRoot bool
+	Limits    Limits
 	// Env is the environment of every exec, under what the exec itself sets.
 	Env map[string]string
 	// NetNS is a prepared network namespace that the jail's processes are born

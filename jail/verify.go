@@ -113,8 +113,7 @@ type mountWant struct {
 
 func (j *Jail) mountsWanted() map[string]mountWant {
 	want := map[string]mountWant{
-		"/":          {fstype: "overlay", writable: true, exec: true},
-		"/usr":       {exec: true},
+		"/":          {fstype: "overlay", writable: j.template == nil || j.spec.WritableRoot, exec: true},
 		"/proc":      {fstype: "proc", writable: true},
 		"/dev":       {fstype: "tmpfs", exec: true},
 		"/dev/pts":   {fstype: "devpts", writable: true, device: true},
@@ -124,8 +123,11 @@ func (j *Jail) mountsWanted() map[string]mountWant {
 		"/workspace": {writable: true, exec: true},
 		"/home/user": {writable: true, exec: true},
 	}
-	if j.m.host.opt {
-		want["/opt"] = mountWant{exec: true}
+	if j.template == nil {
+		want["/usr"] = mountWant{exec: true}
+		if j.m.host.opt {
+			want["/opt"] = mountWant{exec: true}
+		}
 	}
 	for name := range devices {
 		want["/dev/"+name] = mountWant{writable: true, device: true}
@@ -155,7 +157,7 @@ func (j *Jail) verifyMounts() error {
 		w, ok := want[mount.point]
 		if ok {
 			missing--
-		} else if strings.HasPrefix(mount.point, "/usr/") || strings.HasPrefix(mount.point, "/opt/") {
+		} else if j.template == nil && (strings.HasPrefix(mount.point, "/usr/") || strings.HasPrefix(mount.point, "/opt/")) {
 			w = mountWant{exec: true} // the host's own mounts below
 		} else {
 			return &SelfCheckError{"mount", mount.point, "none"}

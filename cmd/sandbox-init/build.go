@@ -29,7 +29,7 @@ const (
 // The mount namespace that this process is born in is a copy of the daemon's
 // template, not of the host's: a read-only tmpfs with usr, opt, dev, base (the
 // overlay's lower layer), mask and maskdir (empty), proc, and the empty folders
-// layer, files, mem and stage to mount on. Nothing of it but what is cloned here
+// layer, files, layers/N, mem and stage to mount on. Nothing of it but what is cloned here
 // survives EnterRoot.
 
 // staged is what prepare has made.
@@ -66,7 +66,7 @@ func prepare(cfg *wire.Prepare) (*staged, error) {
 }
 
 // build makes the jail's root, enters it and returns it.
-func build(cfg *wire.Config, st *staged, trees []*os.File) (*os.File, error) {
+func build(cfg *wire.Config, st *staged, trees, layers []*os.File) (*os.File, error) {
 	if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {
 		return nil, at("hostname", err)
 	}
@@ -77,7 +77,12 @@ func build(cfg *wire.Config, st *staged, trees []*os.File) (*os.File, error) {
 			return nil, at(name, err)
 		}
 	}
-	root, err := overlay(st.old)
+	for i, layer := range layers {
+		if err := sys.Attach(int(layer.Fd()), st.old, fmt.Sprintf("layers/%d", i)); err != nil {
+			return nil, at("layers", err)
+		}
+	}
+	root, err := overlay(cfg, st.old)
 	if err != nil {
 		return nil, at("overlay", err)
 	}
@@ -86,7 +91,7 @@ func build(cfg *wire.Config, st *staged, trees []*os.File) (*os.File, error) {
 		name string
 		do   func() error
 	}{
-		{"system folders", func() error { return mountSystem(st, root) }},
+		{"system folders", func() error { return mountSystem(cfg, st, root) }},
 		{"dev", func() error { return mountDev(st, root) }},
 		{"memory file systems", func() error { return mountMemory(cfg, st.old, root) }},
 		{"workspace", func() error { return mountOwn(st.old, root) }},
@@ -103,7 +108,7 @@ func build(cfg *wire.Config, st *staged, trees []*os.File) (*os.File, error) {
 		file.Close()
 		return nil, at("pivot_root", err)
 	}
-	for _, t := range trees {
+	for _, t := range append(trees, layers...) {
 		t.Close()
 	}
 	for _, fd := range []int{st.old, st.dev, st.proc, st.limits} {
@@ -113,9 +118,24 @@ func build(cfg *wire.Config, st *staged, trees []*os.File) (*os.File, error) {
 }
 
 // overlay mounts the root over the old one, where EnterRoot will find it.
-func overlay(old int) (int, error) {
-	root, err := sys.Filesystem("overlay", plain,
-		"lowerdir", "/base", "upperdir", "/layer/upper", "workdir", "/layer/work", "userxattr", "")
+func overlay(cfg *wire.Config, old int) (int, error) {
+	attr, options := plain, []string{"userxattr", ""}
+	switch {
+	case cfg.Layers == 0:
+		options = append(options, "lowerdir", "/base", "upperdir", "/layer/upper", "workdir", "/layer/work")
+	case cfg.WritableRoot:
+		options = append(options, "upperdir", "/files/root/upper", "workdir", "/files/root/work")
+	default:
+		attr |= unix.MOUNT_ATTR_RDONLY
+	}
+	if cfg.Layers > 0 {
+		// What the daemon wrote for this jail lies over the template.
+		options = append(options, "lowerdir+", "/layer/upper")
+	}
+	for i := range cfg.Layers {
+		options = append(options, "lowerdir+", fmt.Sprintf("/layers/%d", i))
+	}
+	root, err := sys.Filesystem("overlay", attr, options...)
 	if err != nil {
 		return -1, err
 	}
@@ -148,7 +168,10 @@ func attachNew(root int, to, kind string, attr int, options ...string) error {
 	return sys.Attach(tree, root, to)
 }
 
-func mountSystem(st *staged, root int) error {
+func mountSystem(cfg *wire.Config, st *staged, root int) error {
+	if cfg.Layers > 0 {
+		return nil // the template's own
+	}
 	if err := clone(st.old, "usr", root, "usr"); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -23,15 +24,30 @@ const (
 	device = sys.FSReadFile | sys.FSWriteFile | sys.FSTruncate | sys.FSIoctlDev
 )
 
-// rules say what a command may do where, beside the ordinary permissions.
-var rules = []struct {
+// A rule says what a command may do at a path, beside the ordinary permissions.
+type rule struct {
 	path   string
 	rights uint64
-}{
+}
+
+// hostRules are for the host's system.
+var hostRules = []rule{
 	{"/", sys.FSReadDir},
 	{"/usr", executable},
 	{"/opt", executable},
 	{"/etc", readable},
+}
+
+// A template has its programs where it likes. What is mounted in it is beneath
+// its root, so these hold there too; that /proc, /dev and the layers are not to
+// be written is the mounts' own affair.
+var (
+	templateRules = []rule{{"/", executable}}
+	writableRules = []rule{{"/", writable}}
+)
+
+// commonRules are for every jail.
+var commonRules = []rule{
 	// Threads are named by writing to /proc/self/task/N/comm.
 	{"/proc", readable | sys.FSWriteFile},
 	{"/workspace", writable},
@@ -55,7 +71,7 @@ func confine(cfg *wire.Config, st *staged) error {
 			return at("loopback", err)
 		}
 	}
-	ruleset, err := landlockRules(st.opt)
+	ruleset, err := landlockRules(cfg, st.opt)
 	if err != nil {
 		return at("landlock", err)
 	}
@@ -71,7 +87,7 @@ func confine(cfg *wire.Config, st *staged) error {
 	return at("seccomp", bpf.Load(st.initFilter))
 }
 
-func landlockRules(opt bool) (int, error) {
+func landlockRules(cfg *wire.Config, opt bool) (int, error) {
 	if abi := sys.LandlockABI(); abi < sys.LandlockNeeded {
 		return -1, fmt.Errorf("version %d, need %d", abi, sys.LandlockNeeded)
 	}
@@ -79,7 +95,14 @@ func landlockRules(opt bool) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	for _, r := range rules {
+	rules := hostRules
+	switch {
+	case cfg.WritableRoot:
+		rules = writableRules
+	case cfg.Layers > 0:
+		rules = templateRules
+	}
+	for _, r := range slices.Concat(rules, commonRules) {
 		if r.path == "/opt" && !opt {
 			continue
 		}

@@ -70,7 +70,11 @@ func start(s *server) error {
 	if err := becomeRoot(); err != nil {
 		return err
 	}
-	root, err := build(cfg, st, trees)
+	layers, err := receiveLayers(s.conn, cfg)
+	if err != nil {
+		return at("layers", err)
+	}
+	root, err := build(cfg, st, trees, layers)
 	if err != nil {
 		return err
 	}
@@ -132,6 +136,26 @@ func receive[M any](conn *ipc.Conn, trees *[]*os.File) (m M, err error) {
 		return m, fmt.Errorf("message is %T with %d descriptors", any, len(files))
 	}
 	return m, nil
+}
+
+// receiveLayers gets a template's layers, the topmost first.
+func receiveLayers(conn *ipc.Conn, cfg *wire.Config) ([]*os.File, error) {
+	var out []*os.File
+	for uint64(len(out)) < cfg.Layers {
+		payload, files, err := conn.Recv()
+		if err != nil {
+			return nil, err
+		}
+		m, err := wire.Unmarshal(payload)
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := m.(*wire.Layers); !ok || len(files) == 0 {
+			return nil, fmt.Errorf("%T with %d descriptors", m, len(files))
+		}
+		out = append(out, files...)
+	}
+	return out, nil
 }
 
 // stepError says which step failed.

@@ -70,6 +70,24 @@ func Tree(dir int, path string, recursive bool, attr uint64) (int, error) {
 	return fd, nil
 }
 
+// MappedTree returns a detached copy of the mount that the folder dir is in, at
+// dir, with attr set, on which ids are those of the user namespace userns: what
+// belongs to 0 belongs to its 0.
+func MappedTree(dir int, attr uint64, userns int) (int, error) {
+	fd, err := unix.OpenTree(dir, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return -1, fmt.Errorf("open_tree: %w", err)
+	}
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+		Attr_set: attr | unix.MOUNT_ATTR_IDMAP, Propagation: unix.MS_PRIVATE, Userns_fd: uint64(userns),
+	})
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("idmapped mount: %w", err)
+	}
+	return fd, nil
+}
+
 // Attach mounts the detached tree on the existing file or folder at path
 // beneath root. No symlink is followed: the target is what the caller made.
 func Attach(tree, root int, path string) error {

@@ -20,6 +20,7 @@ const (
 	kindExited
 	kindRoot
 	kindPrepare
+	kindLayers
 )
 
 // Prepare is the daemon's first message: what is the same for all jails, so that
@@ -47,7 +48,16 @@ type Config struct {
 	// Loopback says that the network namespace is the jail's own: bring lo up.
 	Loopback bool
 	UID, GID uint32
+	// Layers is how many layers of a template follow, in Layers messages; 0: the
+	// root is the host's system.
+	Layers uint64
+	// WritableRoot says that the tenant's files hold a root's upper layer.
+	WritableRoot bool
 }
+
+// Layers brings a template's layers as detached mounts, the topmost first: the
+// next ones of as many as Config said.
+type Layers struct{}
 
 // Exec starts a command. Its descriptors are stdin, stdout, stderr, the cgroup
 // folder and the gate (a socket).
@@ -124,8 +134,13 @@ func (m *Config) Marshal() []byte {
 	w.flag(m.Loopback)
 	w.u64(uint64(m.UID))
 	w.u64(uint64(m.GID))
+	w.u64(m.Layers)
+	w.flag(m.WritableRoot)
 	return w.b
 }
+
+// Marshal writes a message.
+func (m *Layers) Marshal() []byte { return []byte{kindLayers} }
 
 // Marshal writes a message.
 func (m *Exec) Marshal() []byte {
@@ -208,9 +223,12 @@ func Unmarshal(b []byte) (any, error) {
 		c.TmpBytes, c.TmpInodes = r.u64(), r.u64()
 		c.Loopback = r.flag()
 		c.UID, c.GID = uint32(r.u64()), uint32(r.u64())
+		c.Layers, c.WritableRoot = r.u64(), r.flag()
 		m = c
 	case kindExec:
 		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs(), Terminal: r.flag(), FileBytes: r.u64()}
+	case kindLayers:
+		m = &Layers{}
 	case kindSignal:
 		m = &Signal{ID: r.u64(), Signal: r.u64()}
 	case kindRoot:
