@@ -74,6 +74,14 @@ func (e *StartError) Unwrap() error {
 	return e.Errno
 }
 
+// A RootError says that the tenant's writable root was made on another template
+// than the one asked for.
+type RootError struct{ Has, Wants string }
+
+func (e *RootError) Error() string {
+	return fmt.Sprintf("jail: the tenant's writable root was made on %s, not %s", e.Has, e.Wants)
+}
+
 // SelfCheckError says where a new jail differs from what was asked for. No
 // tenant code has run in it.
 type SelfCheckError struct {

@@ -23,14 +23,6 @@ import (
 // hostTemplate is Spec.Template's default.
 const hostTemplate = rootfs.HostName
 
-// A RootError says that the tenant's writable root was made on another template
-// than the one asked for.
-type RootError struct{ Has, Wants string }
-
-func (e *RootError) Error() string {
-	return fmt.Sprintf("jail: the tenant's writable root was made on %s, not %s", e.Has, e.Wants)
-}
-
 // Templates is the store of root file systems.
 func (m *Manager) Templates() *rootfs.Store { return m.templates }
 

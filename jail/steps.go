@@ -46,7 +46,8 @@ func named(step string, err error) error {
 	var lacks *UnsupportedError
 	var spec *SpecError
 	var check *SelfCheckError
-	if errors.As(err, &start) || errors.As(err, &lacks) || errors.As(err, &spec) || errors.As(err, &check) || errors.Is(err, ErrGone) {
+	var root *RootError
+	if errors.As(err, &start) || errors.As(err, &lacks) || errors.As(err, &spec) || errors.As(err, &check) || errors.As(err, &root) || errors.Is(err, ErrGone) {
 		return err
 	}
 	e := &StartError{Step: step, Text: err.Error()}
