@@ -26,7 +26,7 @@ STATIC = -tags netgo,osusergo -ldflags '$(LDFLAGS) -linkmode external -extldflag
 # own, and their helpers are packages like any other.
 UNIT = $$($(GO) list ./... | grep -vE "/tests/(e2e|attack|browser|vm|demo)(/|$$)")
 
-MEASURED := ^(TestGreedy|TestIdleCost|TestMemoryComesBack|TestStretches|TestFunctionsAreLinear)$$
+MEASURED := ^(TestGreedy|TestIdleCost|TestMemoryComesBack|TestStretches|TestFunctionsAreLinear|TestNeighbours|TestCollector)$$
 
 TESTRUN := $(BUILD)/testrun
 HERE    := this machine, $(shell uname -sr)

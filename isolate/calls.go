@@ -254,6 +254,9 @@ func (r *run) settle(a answer) error {
 		c.settled++
 	}
 	c.advance()
+	if len(a.value) > quickjs.LargeCopy {
+		r.time.large()
+	}
 	text, body, err := a.content()
 	ok := err == nil
 	if !ok {

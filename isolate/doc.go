@@ -33,6 +33,11 @@
 // they come by. A worker that keeps a run 500 ms beyond its deadline, breaks the
 // protocol or holds too much memory is killed; only the runs in it fail.
 //
+// Who computes: a worker's runs take turns (turns.go), those that are short so far
+// in one lane and those that have computed for long, or move much in one go, in
+// another with a processor of its own. So a small call waits for a slice of 2 ms at
+// most, whatever its neighbours do.
+//
 // Processor time is what the kernel counts for the run's thread (cputime.go). In
 // a deterministic run it is counted in fuel instead, and ends at the same
 // instruction each time.

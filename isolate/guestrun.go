@@ -43,7 +43,7 @@ func (r *guestRun) begin(ctx context.Context, job *jobMessage, host Host, fuel f
 	r.time = cpuTime{ctx: r.ctx, tenant: r.req.Tenant}
 	r.time.start()
 	return func() {
-		r.time.stop()
+		r.time.end()
 		cancel()
 	}
 }
@@ -301,6 +301,9 @@ func (r *guestRun) Random(b []byte) {
 	r.prep.note(whyRandom)
 	r.random.Read(b)
 }
+
+// Large implements the Hooks of engines.
+func (r *guestRun) Large() { r.time.large() }
 
 func (r *guestRun) done(value string) error {
 	if r.outcome != nil {

@@ -17,6 +17,9 @@ func TestMain(m *testing.M) {
 		case "isolate-worker-probe":
 			workerProbe = probe
 			WorkerMain()
+		case "isolate-worker-collects":
+			workerProbe = collectAlways
+			WorkerMain()
 		case "isolate-worker":
 			WorkerMain()
 		}

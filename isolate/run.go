@@ -66,7 +66,7 @@ func executeBy(ctx context.Context, vm *quickjs.VM, job *jobMessage, host Host, 
 	r.time = cpuTime{ctx: r.ctx, tenant: req.Tenant}
 	r.time.start()
 	err := main(r)
-	r.time.stop()
+	r.time.end()
 	cancel()
 	if len(r.calls.running) > 0 {
 		r.calls.host.end()
@@ -393,3 +393,6 @@ func (r *run) Random(b []byte) {
 	r.prep.note(whyRandom)
 	r.random.Read(b)
 }
+
+// Large implements quickjs.Hooks.
+func (r *run) Large() { r.time.large() }

@@ -3,24 +3,41 @@ package isolate
 import (
 	"context"
 	"math"
+	"runtime"
 	"sync"
 	"time"
 )
 
-// turns let one run of a process compute at a time. A worker has one processor:
-// were its runs goroutines like any other, a small call would wait for a slice
-// of each that computes, and who starts many runs would have most of it. Here
-// the next turn is the tenant's that has used the least lately, so that a call
-// waits for the rest of one slice, whatever others do.
+// turns let few runs of a process compute at a time: one that is short so far,
+// and one that has computed for long. Were they goroutines like any other, a
+// small call would wait for a slice of each that computes, and who starts many
+// runs would have most of the worker. Here the next turn is the tenant's that
+// has used the least lately, so that a call waits for the rest of one slice of
+// others that are short, and for the long ones not at all.
 type turns struct {
 	mu    sync.Mutex
-	taken bool
-	queue []*turn
+	lanes [2]lane // of short runs and of long ones
 	spent map[string]spent
 
 	// incoming waits until what has come in for the process is read.
 	incoming func()
+	// processors sets how many processors the process has.
+	processors func(n int)
+	long       int // runs that are
+	narrow     *time.Timer
 }
+
+// A lane is one turn and who waits for it.
+type lane struct {
+	taken bool
+	queue []*turn
+}
+
+// Numbers of the lanes.
+const (
+	shortRuns = iota
+	longRuns
+)
 
 // A turn is a run that waits to compute.
 type turn struct {
@@ -40,9 +57,20 @@ const (
 	halfLife = 100 * time.Millisecond
 	// maxSpent is how many tenants are remembered.
 	maxSpent = 1024
+	// shortTime is what a run may have used to count as short.
+	shortTime = 10 * time.Millisecond
+	// longProcessors is how many processors the process has beside a long run:
+	// one for that, one for a short one, and others so that it hears what comes
+	// in while the kernel keeps one of these waiting.
+	longProcessors = 4
+	// narrowAfter is how long no run was long when the process has one
+	// processor again: to change that stops all of it for a moment.
+	narrowAfter = time.Second
 )
 
-func newTurns() *turns { return &turns{spent: map[string]spent{}, incoming: func() {}} }
+func newTurns() *turns {
+	return &turns{spent: map[string]spent{}, incoming: func() {}, processors: func(n int) { runtime.GOMAXPROCS(n) }}
+}
 
 // ourTurns are those of this process; nil means that runs share the processors
 // as goroutines do, which only a worker changes.
@@ -50,15 +78,16 @@ var ourTurns *turns
 
 // take waits for a turn of a run that has used so much. False means that ctx
 // was done before.
-func (t *turns) take(ctx context.Context, tenant string, used time.Duration) bool {
+func (t *turns) take(ctx context.Context, lane int, tenant string, used time.Duration) bool {
 	t.mu.Lock()
-	if !t.taken {
-		t.taken = true
+	l := &t.lanes[lane]
+	if !l.taken {
+		l.taken = true
 		t.mu.Unlock()
 		return true
 	}
 	w := &turn{tenant, used, make(chan struct{})}
-	t.queue = append(t.queue, w)
+	l.queue = append(l.queue, w)
 	t.mu.Unlock()
 	select {
 	case <-w.ready:
@@ -67,9 +96,9 @@ func (t *turns) take(ctx context.Context, tenant string, used time.Duration) boo
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i, other := range t.queue {
+	for i, other := range l.queue {
 		if other == w {
-			t.queue = append(t.queue[:i], t.queue[i+1:]...)
+			l.queue = append(l.queue[:i], l.queue[i+1:]...)
 			return false
 		}
 	}
@@ -77,26 +106,27 @@ func (t *turns) take(ctx context.Context, tenant string, used time.Duration) boo
 }
 
 // give ends a turn in which a tenant has used so much.
-func (t *turns) give(tenant string, used time.Duration) {
+func (t *turns) give(lane int, tenant string, used time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	l := &t.lanes[lane]
 	now := time.Now()
 	if len(t.spent) >= maxSpent {
 		t.forget(now)
 	}
 	t.spent[tenant] = spent{t.spent[tenant].left(now) + used, now}
 	best := -1
-	for i, w := range t.queue {
-		if best < 0 || t.before(w, t.queue[best], now) {
+	for i, w := range l.queue {
+		if best < 0 || t.before(w, l.queue[best], now) {
 			best = i
 		}
 	}
 	if best < 0 {
-		t.taken = false
+		l.taken = false
 		return
 	}
-	w := t.queue[best]
-	t.queue = append(t.queue[:best], t.queue[best+1:]...)
+	w := l.queue[best]
+	l.queue = append(l.queue[:best], l.queue[best+1:]...)
 	close(w.ready)
 }
 
@@ -110,10 +140,43 @@ func (t *turns) before(a, b *turn, now time.Time) bool {
 }
 
 // wanted tells whether somebody waits.
-func (t *turns) wanted() bool {
+func (t *turns) wanted(lane int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.queue) > 0
+	return len(t.lanes[lane].queue) > 0
+}
+
+// lengthen counts a run that has become long.
+func (t *turns) lengthen() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.long++; t.long > 1 {
+		return
+	}
+	if t.narrow == nil || !t.narrow.Stop() {
+		t.processors(longProcessors)
+	}
+}
+
+// shorten counts a long run that is over.
+func (t *turns) shorten() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.long--; t.long > 0 {
+		return
+	}
+	t.narrow = time.AfterFunc(narrowAfter, t.narrowNow)
+}
+
+// narrowNow leaves the process one processor, if no run is long.
+func (t *turns) narrowNow() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.long == 0 && t.narrow != nil {
+		t.narrow.Stop()
+		t.narrow = nil
+		t.processors(1)
+	}
 }
 
 // forget drops those that have used nothing worth mentioning, or else all.

@@ -62,7 +62,8 @@ func serveWorker(conn *ipc.Conn) error {
 	// One processor for each worker, and as many workers as there are
 	// processors: what is on its way wakes no thread that looks for work where
 	// there is none, and the runtime's spinning took more of a small call than
-	// its code. Compiling is over, which uses all of them.
+	// its code. Compiling is over, which uses all of them. Beside a run that is
+	// long there are more, see turns.
 	// A tenant's own modules may compute side by side: only it has the worker.
 	if w.engines.modules == nil {
 		runtime.GOMAXPROCS(1)

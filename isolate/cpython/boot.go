@@ -255,6 +255,9 @@ func (h *bootHooks) Tick() error { return nil }
 // same in every call; the dispatch function draws again.
 func (h *bootHooks) Random(b []byte) { clear(b) }
 
+// Large implements Hooks.
+func (h *bootHooks) Large() {}
+
 // Sleep implements Hooks.
 func (h *bootHooks) Sleep(int64) error { return nil }
 

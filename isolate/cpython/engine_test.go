@@ -111,6 +111,7 @@ func (h *fakeHooks) Tick() error {
 func (h *fakeHooks) Now() (int64, int64, error) { return 1e18, 5e9, nil }
 func (h *fakeHooks) Sleep(int64) error          { return nil }
 func (h *fakeHooks) Random(b []byte)            { clear(b) }
+func (h *fakeHooks) Large()                     {}
 
 func job(src string) Job { return jobWith(src, "[]") }
 

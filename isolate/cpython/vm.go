@@ -33,6 +33,8 @@ type Hooks interface {
 	Sleep(ns int64) error
 	// Random fills b.
 	Random(b []byte)
+	// Large is told before wasi.LargeCopy bytes or more are moved in one go.
+	Large()
 }
 
 // A VM is one interpreter with its own memory. It is not safe for concurrent

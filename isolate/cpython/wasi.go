@@ -50,6 +50,9 @@ func (w world) Abort(err error) { w.vm.abort(err) }
 // Charge implements wasi.Host.
 func (w world) Charge(units int64) { w.vm.charge(units) }
 
+// Large implements wasi.Host.
+func (w world) Large() { w.vm.hooks.Large() }
+
 // Room implements wasi.Host.
 func (w world) Room() int64 { return int64(w.vm.limit) - int64(w.vm.mem.Size()) }
 

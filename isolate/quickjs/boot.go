@@ -223,6 +223,7 @@ func (bootHooks) Load(string) (string, error)              { return "", errBoot 
 func (bootHooks) Rejected(Value, Value, bool)              {}
 func (bootHooks) Now() (int64, int64)                      { return 0, 0 }
 func (bootHooks) Random(b []byte)                          { clear(b) }
+func (bootHooks) Large()                                   {}
 
 // warmUp sees which pages calls write.
 func (e *Engine) warmUp(ctx context.Context) error {

@@ -123,6 +123,7 @@ func (vm *VM) Text(v Value) (string, error) {
 	if !ok {
 		return "", vm.fail(errGuest("string outside its memory"))
 	}
+	vm.large(len(b))
 	var text strings.Builder
 	text.Grow(len(b))
 	for ; len(b) > piece; b = b[piece:] {
@@ -137,6 +138,13 @@ func (vm *VM) Text(v Value) (string, error) {
 // garbage collector neither.
 const piece = 1 << 20
 
+// large tells hooks of bytes that are moved next.
+func (vm *VM) large(n int) {
+	if n > LargeCopy && vm.hooks != nil {
+		vm.hooks.Large()
+	}
+}
+
 func appendPieces[T string | []byte](to []byte, b T) []byte {
 	for ; len(b) > piece; b = b[piece:] {
 		to = append(to, b[:piece]...)
@@ -146,6 +154,7 @@ func appendPieces[T string | []byte](to []byte, b T) []byte {
 
 // alloc copies b and a zero byte into guest memory.
 func alloc[T string | []byte](vm *VM, b T) (uint32, error) {
+	vm.large(len(b))
 	p, err := vm.get(fnMalloc, uint64(len(b))+1)
 	if err != nil {
 		return 0, err

@@ -33,7 +33,14 @@ type Hooks interface {
 	Now() (realtime, monotonic int64)
 	// Random fills b.
 	Random(b []byte)
+	// Large is told before more than LargeCopy bytes are moved between the guest's
+	// memory and ours, which is done in one go.
+	Large()
 }
+
+// LargeCopy is how many bytes are moved in less time than somebody who waits
+// would notice: some 100 µs.
+const LargeCopy = 256 << 10
 
 // A Value is a JavaScript value that the VM keeps for us until Free.
 type Value uint32

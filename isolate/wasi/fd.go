@@ -79,6 +79,7 @@ func (s *System) fdWrite(a []uint64) Errno {
 
 func (s *System) output(fd int, b []byte) {
 	if fd == 0 {
+		s.announce(int64(len(b)))
 		s.Message(b)
 		return
 	}
@@ -118,6 +119,13 @@ func (s *System) fdRead(a []uint64) Errno {
 	return s.put32(done, uint32(n))
 }
 
+// announce tells the host of bytes that are moved next.
+func (s *System) announce(bytes int64) {
+	if bytes >= LargeCopy {
+		s.Host.Large()
+	}
+}
+
 // maxTransfer is what one read or write moves: programs ask again for the rest.
 const maxTransfer = 1 << 20
 
@@ -135,6 +143,9 @@ func (s *System) transfer(a []uint64, f *openFile, at *int64, write bool, done u
 		if write {
 			if n == 0 {
 				continue // or an empty write behind the end would lengthen the file
+			}
+			if end := *at + int64(n); end > int64(cap(f.node.content)) {
+				s.announce(end) // all of it moves
 			}
 			if errno := s.files.write(f.node, *at, b); errno != Success {
 				return s.did(errno)
@@ -388,6 +399,7 @@ func (s *System) fdSetSize(a []uint64) Errno {
 // grow resizes a file and charges what is zeroed.
 func (s *System) grow(n *node, size int64) Errno {
 	before := len(n.content)
+	s.announce(max(size, int64(before)))
 	errno := s.did(s.files.resize(n, size))
 	s.Host.Charge(int64(max(len(n.content)-before, 0) / 4))
 	return errno

@@ -25,11 +25,17 @@ type Host interface {
 	// Charge takes units of about one simple instruction from what the guest
 	// may do. It does not return if that was too much.
 	Charge(units int64)
+	// Large is told before LargeCopy bytes or more are moved in one go.
+	Large()
 	// Room is how many bytes files may hold together, Held tells how many they
 	// do now.
 	Room() int64
 	Held(bytes int64)
 }
+
+// LargeCopy is how many bytes are moved in less time than somebody who waits
+// would notice: some 100 µs.
+const LargeCopy = 256 << 10
 
 // A System is what one run sees of an operating system. It is not safe for
 // concurrent use.

@@ -130,6 +130,9 @@ func (w world) Abort(err error) { w.vm.abort(err) }
 // Charge implements wasi.Host.
 func (w world) Charge(units int64) { w.vm.charge(units) }
 
+// Large implements wasi.Host: a module has its worker to itself.
+func (w world) Large() {}
+
 // Room implements wasi.Host.
 func (w world) Room() int64 {
 	v := w.vm

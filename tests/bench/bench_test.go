@@ -44,6 +44,13 @@ func TestMeasureAlternates(t *testing.T) {
 	}
 }
 
+func TestWaits(t *testing.T) {
+	got := waits([]byte("=== RUN   TestCollector\n    x_test.go:1: beside long text the collector waited 2.5ms\n    x_test.go:2: something else\nPASS\n"))
+	if len(got) != 1 || got[0].Name != "collector's wait beside long text" || got[0].Value != 2.5 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestPairs(t *testing.T) {
 	got := pairs([]byte(`goos: linux
 BenchmarkLoops/tight/plain-2   	       5	  50000000 ns/op

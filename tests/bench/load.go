@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"sandboxd/daemon/api"
 	"sandboxd/tests/internal/harness"
 )
 
@@ -69,38 +66,4 @@ func load(ctx context.Context, sys *harness.System, clients int, d time.Duration
 		}
 	}
 	return float64(calls.Load()) / time.Since(began).Seconds(), nil
-}
-
-// neighbours measures a small call beside another tenant's loops.
-func neighbours(ctx context.Context, sys *harness.System, rounds int) ([]row, error) {
-	call := step{"fresh JavaScript call", increment(sys.API, tenant, "js", trivial)}
-	alone, err := measure(ctx, rounds, []step{call})
-	if err != nil {
-		return nil, err
-	}
-	ctx, stop := context.WithCancel(ctx)
-	var group sync.WaitGroup
-	defer group.Wait()
-	defer stop()
-	body, err := json.Marshal(api.RunRequest{Language: "js", Code: "export default () => { for (;;); }"})
-	if err != nil {
-		return nil, err
-	}
-	const loops = 8
-	for range loops {
-		group.Go(func() {
-			c := harness.NewClient(sys.API.Socket)
-			defer c.Close()
-			for ctx.Err() == nil {
-				// It ends with its limit; what it says is of no interest.
-				_, _ = c.Do(ctx, "POST", "/v1/tenants/"+tenant+"-loops/run", body)
-			}
-		})
-	}
-	beside, err := measure(ctx, rounds, []step{{fmt.Sprintf("the same beside %d loops of another tenant", loops), call.do}})
-	if err != nil {
-		return nil, err
-	}
-	beside[0].against(&alone[0])
-	return append(alone, beside...), nil
 }

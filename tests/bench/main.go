@@ -95,11 +95,13 @@ func (r *report) isolates(ctx context.Context, dir string, rounds int) error {
 		return err
 	}
 	// What is left needs no daemon, and would disturb it.
-	figures, err = metering(ctx)
-	if err != nil {
-		return fmt.Errorf("metering: %w", err)
+	for _, f := range []func(context.Context) ([]figure, error){collector, metering} {
+		figures, err := f(ctx)
+		if err != nil {
+			return err
+		}
+		r.Figures = append(r.Figures, figures...)
 	}
-	r.Figures = append(r.Figures, figures...)
 	return nil
 }
 
