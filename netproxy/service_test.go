@@ -225,3 +225,30 @@ func TestServiceLimits(t *testing.T) {
 		t.Error("this host itself is reached")
 	}
 }
+
+// A link that cannot offer what the rules say is not made, and leaves nothing.
+func TestTooManyServices(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Spare = -1 })
+	var rules []policy.Rule
+	for i := range maxServices + 1 {
+		rules = append(rules, policy.Rule{ID: fmt.Sprint(i), Host: fmt.Sprintf("h%d.test", i), Scheme: "tcp", Ports: []uint16{5432}})
+	}
+	w.rules("alice", rules...)
+	before := descriptors(t)
+	if _, err := w.p.Attach(t.Context(), "alice"); !errors.Is(err, ErrExhausted) {
+		t.Fatalf("attached: %v", err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); w.p.network.Links() > 0 || descriptors(t) > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d links are left, and %d descriptors instead of %d", w.p.network.Links(), descriptors(t), before)
+		}
+	}
+	w.rules("alice", rules[0])
+	l, err := w.p.Attach(t.Context(), "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}

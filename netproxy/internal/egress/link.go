@@ -199,6 +199,8 @@ func (l *Link) socket(kind int, addr [4]byte, port int) (*os.File, error) {
 	f := os.NewFile(uintptr(fd), "egress-"+l.name)
 	err = errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		// A service on port 80 or 443 listens beside the one for any address.
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
 		// The device, not an address, says whose connection this is.
 		unix.BindToDevice(fd, l.name),
 		// A service's address is no device's.

@@ -43,6 +43,7 @@ func (s *System) useDev() error {
 	}
 	s.API = NewClient(filepath.Join(s.State, "api.sock"))
 	s.Admin = NewClient(filepath.Join(s.State, "admin.sock"))
+	s.policy = filepath.Join(s.dir, "policy.yaml")
 	s.daemon = &devDaemon{
 		argv: []string{filepath.Join(bin, "sandboxd"), "dev", "--state", s.State, "--preview", s.Preview,
 			"--policy", filepath.Join(s.dir, "policy.yaml"), "--credentials", filepath.Join(s.dir, "credentials")},

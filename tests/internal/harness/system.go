@@ -23,6 +23,7 @@ type System struct {
 
 	dir    string
 	ctl    string
+	policy string // the daemon's policy file
 	daemon daemon
 }
 
@@ -136,6 +137,16 @@ func (s *System) Ctl(ctx context.Context, stdin string, args ...string) (Outcome
 		return Outcome{}, fmt.Errorf("sandboxctl: %w", err)
 	}
 	return Outcome{Stdout: stdout.String(), Stderr: stderr.String(), Code: cmd.ProcessState.ExitCode()}, nil
+}
+
+// WritePolicy replaces the policy file's text and returns what it was. The
+// daemon is not told.
+func (s *System) WritePolicy(edit func(text string) string) (was string, err error) {
+	b, err := os.ReadFile(s.policy)
+	if err != nil {
+		return "", err
+	}
+	return string(b), os.WriteFile(s.policy, []byte(edit(string(b))), 0o600)
 }
 
 // CtlCommand is sandboxctl with these arguments, to be started by the caller.

@@ -26,6 +26,7 @@ func (s *System) useUnits(ctx context.Context) error {
 	s.Preview = "127.0.0.1:8088" // sandboxd-preview.socket
 	s.API = NewClient("/run/sandboxd/api.sock")
 	s.Admin = NewClient("/run/sandboxd/admin.sock")
+	s.policy = "/etc/sandboxd/policy.yaml"
 	s.daemon = &unitDaemon{api: s.API}
 	// The unit hides /tmp and /root from the daemon, so what it reads goes to
 	// /etc, as an operator would have it.
