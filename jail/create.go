@@ -117,6 +117,7 @@ func (j *Jail) build(ctx context.Context) error {
 		return err
 	}
 	j.goroutines.Go(j.receive)
+	j.goroutines.Go(j.notices)
 	j.spec.NetNS = nil // the caller's
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -205,8 +206,8 @@ func (j *Jail) awaitReady(ctx context.Context, p *place) error {
 		}
 		switch m := m.(type) {
 		case *wire.Root:
-			if j.root == nil && len(files) == 1 {
-				j.root = files[0]
+			if j.root == nil && len(files) == 2 {
+				j.root, j.listener = files[0], files[1]
 				continue
 			}
 		case *wire.Ready:

@@ -1,6 +1,8 @@
 package jail
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"sandboxd/internal/seccomp"
@@ -30,6 +32,10 @@ func ExecFilter() *seccomp.Filter {
 			f.Errno[name] = errno
 		}
 	}
+	// The filter beneath, sandbox-init's, has the answer to these: of two
+	// filters an error would win over a notice.
+	f.Allow = append(f.Allow, watched()...)
+	f.Allow = append(f.Allow, watchedFallbacks()...)
 	// What the address families' rules leave is not supported here, which is
 	// what a program expects of a kernel without them.
 	f.Errno["socket"] = unix.EAFNOSUPPORT
@@ -39,9 +45,14 @@ func ExecFilter() *seccomp.Filter {
 
 // InitFilter is what sandbox-init itself may ask for once it serves: the
 // commands' list, for they inherit this filter, and what it takes to fork and
-// mind them.
+// mind them. Calls that the daemon wants to know of wait for its word here; see
+// notices.go.
 func InitFilter() *seccomp.Filter {
 	f := ExecFilter()
+	f.Notify = append(watched(), watchedFallbacks()...)
+	f.Notify = append(f.Notify, "listen")
+	f.Allow = slices.DeleteFunc(f.Allow, func(name string) bool { return slices.Contains(f.Notify, name) })
+	f.AllowIf = append(f.AllowIf, watchedRules()...)
 	own := []string{
 		"clone3",            // into the command's cgroup; it has no capability for a namespace
 		"setgroups",         // the command's ids
@@ -53,21 +64,12 @@ func InitFilter() *seccomp.Filter {
 	}
 	for _, name := range own {
 		delete(f.Errno, name)
-		if !contains(f.Allow, name) {
+		if !slices.Contains(f.Allow, name) {
 			f.Allow = append(f.Allow, name)
 		}
 	}
 	f.AllowIf = without(f.AllowIf, "seccomp")
 	return f
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 func without(rules []seccomp.Rule, name string) []seccomp.Rule {
@@ -169,22 +171,38 @@ func refused() map[unix.Errno][]string {
 			"add_key", "request_key", "keyctl", "memfd_secret",
 		},
 		unix.EPERM: {
-			// Mounts, roots, namespaces.
-			"mount", "umount2", "pivot_root", "chroot", "unshare", "setns", "open_tree", "move_mount", "fsopen",
-			"fsconfig", "fsmount", "fspick", "mount_setattr", "quotactl", "quotactl_fd", "swapon", "swapoff",
 			// Other processes.
-			"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease",
-			"pidfd_getfd", "kcmp", "migrate_pages", "move_pages",
+			"process_madvise", "process_mrelease", "migrate_pages", "move_pages",
 			// The kernel.
-			"bpf", "perf_event_open", "userfaultfd", "fanotify_init", "fanotify_mark", "name_to_handle_at",
-			"open_by_handle_at", "acct", "iopl", "ioperm", "syslog", "lookup_dcookie", "nfsservctl", "_sysctl",
-			"modify_ldt", "vhangup", "uselib", "ustat", "sysfs",
-			// Time, names, priorities and placement.
-			"settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "sethostname", "setdomainname",
+			"iopl", "ioperm", "lookup_dcookie", "nfsservctl", "_sysctl", "modify_ldt", "vhangup", "uselib", "ustat",
+			"sysfs", "fanotify_mark",
+			// Priorities and placement, which programs try without need.
 			"sched_setscheduler", "sched_setparam", "sched_setattr", "ioprio_set", "mbind", "set_mempolicy",
 			"set_mempolicy_home_node",
-			// Devices, and ids once they are dropped.
-			"mknod", "mknodat", "setgroups", "setresgid", "setresuid", "capset",
+			// Ids once they are dropped.
+			"setgroups", "setresgid", "setresuid", "capset",
 		},
 	}
 }
+
+// watched lists calls that are refused (EPERM) and that a user wants to see in a
+// receipt. None is made on a way that has to be fast: each costs a question to
+// the daemon.
+func watched() []string {
+	return []string{
+		// Mounts, roots, namespaces.
+		"mount", "umount2", "pivot_root", "chroot", "unshare", "setns", "open_tree", "move_mount", "fsopen",
+		"fsconfig", "fsmount", "fspick", "mount_setattr", "quotactl", "quotactl_fd", "swapon", "swapoff",
+		// Other processes.
+		"ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp",
+		// The kernel.
+		"bpf", "perf_event_open", "userfaultfd", "fanotify_init", "name_to_handle_at", "open_by_handle_at", "acct",
+		"syslog",
+		// Time and names.
+		"settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "sethostname", "setdomainname",
+	}
+}
+
+// watchedFallbacks lists calls that are refused and watched with the arguments
+// that watchedRules leaves over.
+func watchedFallbacks() []string { return []string{"mknod", "mknodat", "clone"} }

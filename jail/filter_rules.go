@@ -15,8 +15,6 @@ func conditional() []seccomp.Rule {
 	add := func(name string, args ...seccomp.Arg) {
 		rules = append(rules, seccomp.Rule{Name: name, Args: args})
 	}
-	// Processes and threads, no namespaces.
-	add("clone", seccomp.Masked(0, namespaceFlags, 0))
 	// Execution domains that change nothing of the address space's protection.
 	for _, persona := range []uint32{0, 0x0008, 0x20000, 0x20008, 0xffffffff} {
 		add("personality", seccomp.Is(0, persona))
@@ -27,14 +25,22 @@ func conditional() []seccomp.Rule {
 		add("seccomp", seccomp.Is(0, unix.SECCOMP_SET_MODE_FILTER), seccomp.Is(1, flags))
 	}
 	add("seccomp", seccomp.Is(0, unix.SECCOMP_GET_ACTION_AVAIL))
-	// Named pipes are files like others; device nodes are not.
-	add("mknod", seccomp.Masked(1, unix.S_IFMT, unix.S_IFIFO))
-	add("mknodat", seccomp.Masked(2, unix.S_IFMT, unix.S_IFIFO))
 	rules = append(rules, sockets()...)
 	rules = append(rules, socketOptions()...)
 	rules = append(rules, ioctls()...)
 	rules = append(rules, prctls()...)
 	return rules
+}
+
+// watchedRules say what of watchedFallbacks is allowed.
+func watchedRules() []seccomp.Rule {
+	return []seccomp.Rule{
+		// Processes and threads, no namespaces.
+		{Name: "clone", Args: []seccomp.Arg{seccomp.Masked(0, namespaceFlags, 0)}},
+		// Named pipes are files like others; device nodes are not.
+		{Name: "mknod", Args: []seccomp.Arg{seccomp.Masked(1, unix.S_IFMT, unix.S_IFIFO)}},
+		{Name: "mknodat", Args: []seccomp.Arg{seccomp.Masked(2, unix.S_IFMT, unix.S_IFIFO)}},
+	}
 }
 
 // sockets allows local sockets, TCP and UDP, and the netlink family that asks

@@ -50,6 +50,7 @@ type Jail struct {
 	conn     *ipc.Conn
 	init     *initProcess
 	root     *os.File // O_PATH, in the jail's mount namespace
+	listener *os.File // of sandbox-init's seccomp filter
 	files    *os.File // the folder of the tenant's files; an image's mount is nowhere else
 	loop     int      // number of an image's device
 	landlock int
@@ -75,6 +76,7 @@ type Jail struct {
 
 	// goroutines end with the jail.
 	goroutines sync.WaitGroup
+	listens    bell // rung when a process calls listen
 
 	// freezeMu serialises freezing and what must not happen while frozen.
 	freezeMu sync.RWMutex

@@ -34,6 +34,7 @@ type Manager struct {
 	null      *os.File
 	initFile  *os.File      // sealed memfd
 	prepare   *wire.Prepare // what every sandbox-init is told first
+	calls     noticeTable   // refused calls that are remembered
 	host      hostFacts
 	jails     group
 	uids      *uids
@@ -255,6 +256,7 @@ func (m *Manager) compileFilters(context.Context) error {
 		*f.to = seccomp.Marshal(prog)
 	}
 	m.prepare = p
+	m.calls = newNoticeTable()
 	return nil
 }
 

@@ -11,9 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// portInterval is how often WaitPort looks. The kernel tells nobody that a
-// socket has begun to listen.
-const portInterval = 10 * time.Millisecond
+// A call of listen is known of just before the kernel does it: WaitPort looks
+// again for so long after it, first soon and then ever more seldom.
+const (
+	listenPause    = 200 * time.Microsecond
+	maxListenPause = 250 * time.Millisecond
+	listenWindow   = 10 * time.Second
+)
 
 // Dial connects to a server inside the jail, on 127.0.0.1 or ::1. The socket is
 // born in the jail's network namespace, so the server sees a neighbour; nothing
@@ -119,23 +123,34 @@ func connect(ctx context.Context, f *os.File, to unix.Sockaddr) error {
 }
 
 // WaitPort returns when something in the jail listens on the port at an address
-// that Dial reaches.
+// that Dial reaches. It looks once, and then only when a process of the jail
+// calls listen (see notices.go).
 func (j *Jail) WaitPort(ctx context.Context, port uint16) error {
-	tick := time.NewTicker(portInterval)
-	defer tick.Stop()
-	for {
-		ok, err := j.listens(port)
+	pause := listenPause
+	// Who rings without end makes nobody look without end.
+	looks := newBucket(100, 20)
+	for looks.take(j.ending) {
+		ring, last := j.listens.next()
+		ok, err := j.isListening(port)
 		if ok || err != nil {
 			return err
 		}
+		var again <-chan time.Time
+		if time.Since(last) < listenWindow {
+			again = time.After(pause)
+			pause = min(2*pause, maxListenPause)
+		}
 		select {
-		case <-tick.C:
+		case <-ring:
+			pause = listenPause
+		case <-again:
 		case <-j.ending:
 			return ErrGone
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+	return ErrGone
 }
 
 // Local addresses as /proc/net/tcp writes them, on a little-endian machine.
@@ -145,9 +160,9 @@ var reachable = map[string]bool{
 	"0000000000000000FFFF00000100007F": true,
 }
 
-// listens looks at the jail's sockets without touching them: a trial connection
+// isListening looks at the jail's sockets without touching them: a trial connection
 // would be seen by the server.
-func (j *Jail) listens(port uint16) (bool, error) {
+func (j *Jail) isListening(port uint16) (bool, error) {
 	want := fmt.Sprintf("%04X", port)
 	for _, file := range []string{"tcp", "tcp6"} {
 		b, err := j.m.procFile(fmt.Sprintf("%d/net/%s", j.pid, file))

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,6 +46,7 @@ type Process struct {
 	timedOut  bool
 	ending    bool // somebody makes the exit event
 	timer     *time.Timer
+	refused   []RefusedCall
 }
 
 func newProcess(j *Jail, num uint64, spec ExecSpec) *Process {
@@ -168,6 +170,7 @@ func (p *Process) finish(exit *Exit) {
 	exit.OOMKilled = exit.OOMKilled || p.group.oomKills() > 0
 	p.mu.Lock()
 	exit.Wall, exit.Truncated = time.Since(p.begun), p.truncated
+	exit.Refused = slices.Clone(p.refused)
 	p.mu.Unlock()
 	if p.removeGroup() {
 		p.stopTimer()

@@ -67,6 +67,9 @@ func (j *Jail) teardown() {
 	if j.conn != nil {
 		j.conn.Close()
 	}
+	if j.listener != nil {
+		j.listener.Close()
+	}
 	j.goroutines.Wait()
 	j.endProcesses()
 	j.closeRoot()

@@ -165,6 +165,9 @@ type Exit struct {
 	Truncated bool
 	Wall      time.Duration
 	Usage     Usage
+	// Refused are the system calls that were refused to the command's processes,
+	// of those worth knowing: mounts, namespaces, tracing, the kernel's settings.
+	Refused []RefusedCall
 }
 
 // ProcessInfo describes an exec.

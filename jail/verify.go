@@ -22,7 +22,7 @@ func (j *Jail) verify() error {
 	if want := min(sys.LandlockABI(), sys.LandlockKnown); j.landlock != want {
 		return &SelfCheckError{"Landlock version", strconv.Itoa(j.landlock), strconv.Itoa(want)}
 	}
-	for _, check := range []func() error{j.verifyRoot, j.verifyMaps, j.verifyThreads, j.verifyMounts, j.verifyFiles} {
+	for _, check := range []func() error{j.verifyRoot, j.verifyListener, j.verifyMaps, j.verifyThreads, j.verifyMounts, j.verifyFiles} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -42,6 +42,9 @@ func (j *Jail) verifyRoot() error {
 	}
 	return nil
 }
+
+// verifyListener makes sure that what came with the root is the listener.
+func (j *Jail) verifyListener() error { return checkListener(j.listener) }
 
 func (j *Jail) verifyMaps() error {
 	for _, file := range []string{"uid_map", "gid_map"} {

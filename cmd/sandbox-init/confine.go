@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -64,27 +65,36 @@ var commonRules = []rule{
 	{"/dev/pts", device | sys.FSReadDir},
 }
 
-// confine drops what building the root needed.
-func confine(cfg *wire.Config, st *staged) error {
+// confine drops what building the root needed. It returns the listener of
+// sandbox-init's filter, which is the daemon's.
+func confine(cfg *wire.Config, st *staged) (*os.File, error) {
 	if cfg.Loopback {
 		if err := loopbackUp(); err != nil {
-			return at("loopback", err)
+			return nil, at("loopback", err)
 		}
 	}
 	ruleset, err := landlockRules(cfg, st.opt)
 	if err != nil {
-		return at("landlock", err)
+		return nil, at("landlock", err)
 	}
 	if err := sys.CapKeepAllThreads(keep); err != nil {
-		return at("capabilities", err)
+		return nil, at("capabilities", err)
 	}
 	// Each thread gets a domain of its own; commands are always forked by the
 	// first thread and so share one, in which they may signal each other.
 	if err := sys.LandlockRestrictAllThreads(ruleset); err != nil {
-		return at("landlock", err)
+		return nil, at("landlock", err)
 	}
 	unix.Close(ruleset)
-	return at("seccomp", bpf.Load(st.initFilter))
+	listener, err := bpf.LoadListener(st.initFilter)
+	if err != nil {
+		return nil, at("seccomp", err)
+	}
+	// For the daemon's poller: the flag belongs to the open file.
+	if err := unix.SetNonblock(listener, true); err != nil {
+		return nil, at("seccomp", err)
+	}
+	return os.NewFile(uintptr(listener), "listener"), nil
 }
 
 func landlockRules(cfg *wire.Config, opt bool) (int, error) {

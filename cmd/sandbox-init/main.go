@@ -78,15 +78,17 @@ func start(s *server) error {
 	if err != nil {
 		return err
 	}
-	if err = confine(cfg, st); err != nil {
+	listener, err := confine(cfg, st)
+	if err != nil {
 		root.Close()
 		return err
 	}
 	s.filter, s.uid, s.gid = st.execFilter, int(cfg.UID), int(cfg.GID)
-	// The daemon looks at our descriptors when it hears Ready: the root is closed
+	// The daemon looks at our descriptors when it hears Ready: these are closed
 	// before.
-	err = s.conn.Send((&wire.Root{}).Marshal(), root)
+	err = s.conn.Send((&wire.Root{}).Marshal(), root, listener)
 	root.Close()
+	listener.Close()
 	if err != nil {
 		return at("root", err)
 	}

@@ -77,8 +77,8 @@ func (p plan) link(nums map[string]scmp.ScmpSyscall) ([]unix.SockFilter, error) 
 	}
 	starts := make([]int, len(fallbacks))
 	gateLen := len(prog)
-	for i, errno := range fallbacks {
-		part, err := p.part(nums, errno)
+	for i, fallback := range fallbacks {
+		part, err := p.part(nums, fallback)
 		if err != nil {
 			return nil, err
 		}
@@ -99,20 +99,28 @@ func (p plan) link(nums map[string]scmp.ScmpSyscall) ([]unix.SockFilter, error) 
 }
 
 // fallbacks lists the different answers for arguments that no rule allows.
-func (p plan) fallbacks(nums map[string]scmp.ScmpSyscall) []unix.Errno {
-	var out []unix.Errno
+func (p plan) fallbacks(nums map[string]scmp.ScmpSyscall) []scmp.ScmpAction {
+	var out []scmp.ScmpAction
 	for name := range nums {
-		if v := p[name]; len(v.rules) > 0 && !slices.Contains(out, v.errno) {
-			out = append(out, v.errno)
+		if v := p[name]; len(v.rules) > 0 && !slices.Contains(out, v.fallback()) {
+			out = append(out, v.fallback())
 		}
 	}
 	slices.Sort(out) // the same list gives the same program
 	return out
 }
 
+// fallback is the answer to arguments that no rule allows.
+func (v *verdict) fallback() scmp.ScmpAction {
+	if v.notify {
+		return scmp.ActNotify
+	}
+	return errnoAction(v.errno)
+}
+
 // gate compiles the names alone.
-func (p plan) gate(nums map[string]scmp.ScmpSyscall, fallbacks []unix.Errno) ([]unix.SockFilter, error) {
-	b, err := newBuilder(unix.ENOSYS)
+func (p plan) gate(nums map[string]scmp.ScmpSyscall, fallbacks []scmp.ScmpAction) ([]unix.SockFilter, error) {
+	b, err := newBuilder(errnoAction(unix.ENOSYS))
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +130,11 @@ func (p plan) gate(nums map[string]scmp.ScmpSyscall, fallbacks []unix.Errno) ([]
 		action := errnoAction(v.errno)
 		switch {
 		case len(v.rules) > 0:
-			action = scmp.ActTrace.SetReturnCode(int16(slices.Index(fallbacks, v.errno)))
+			action = scmp.ActTrace.SetReturnCode(int16(slices.Index(fallbacks, v.fallback())))
 		case v.kill:
 			action = scmp.ActKillProcess
+		case v.notify:
+			action = scmp.ActNotify
 		case v.errno == 0:
 			action = scmp.ActAllow
 		}
@@ -135,16 +145,16 @@ func (p plan) gate(nums map[string]scmp.ScmpSyscall, fallbacks []unix.Errno) ([]
 	return b.export()
 }
 
-// part compiles the argument rules of the calls whose fallback is errno.
-func (p plan) part(nums map[string]scmp.ScmpSyscall, errno unix.Errno) ([]unix.SockFilter, error) {
-	b, err := newBuilder(errno)
+// part compiles the argument rules of the calls that have this fallback.
+func (p plan) part(nums map[string]scmp.ScmpSyscall, fallback scmp.ScmpAction) ([]unix.SockFilter, error) {
+	b, err := newBuilder(fallback)
 	if err != nil {
 		return nil, err
 	}
 	defer b.release()
 	for _, name := range slices.Sorted(maps.Keys(nums)) {
 		v := p[name]
-		if len(v.rules) == 0 || v.errno != errno {
+		if len(v.rules) == 0 || v.fallback() != fallback {
 			continue
 		}
 		for _, r := range v.rules {
@@ -171,8 +181,7 @@ type builder struct {
 	base   scmp.ScmpAction
 }
 
-func newBuilder(base unix.Errno) (*builder, error) {
-	action := errnoAction(base)
+func newBuilder(action scmp.ScmpAction) (*builder, error) {
 	filter, err := scmp.NewFilter(action)
 	if err != nil {
 		return nil, fmt.Errorf("seccomp: new filter: %w", err)

@@ -24,6 +24,7 @@ func sample() *Filter {
 			{Name: "clone", Args: []Arg{Masked(0, 0x7E020080, 0)}},
 			{Name: "prlimit64", Args: []Arg{Is64(2, 0)}},
 			{Name: "madvise", Args: []Arg{Is(2, unix.MADV_DONTNEED)}},
+			{Name: "mknod", Args: []Arg{Masked(1, unix.S_IFMT, unix.S_IFIFO)}},
 		},
 		DenyIf: []Denial{
 			{Rule: Rule{Name: "socket", Args: []Arg{Is(0, unix.AF_INET), Masked(1, 0xf, unix.SOCK_RAW)}}, Errno: unix.EPERM},
@@ -32,7 +33,8 @@ func sample() *Filter {
 		Errno: map[string]unix.Errno{
 			"socket": unix.EAFNOSUPPORT, "ptrace": unix.EPERM, "clone3": unix.ENOSYS, "madvise": unix.EINVAL,
 		},
-		Kill: []string{"reboot"},
+		Notify: []string{"listen", "mknod"},
+		Kill:   []string{"reboot"},
 	}
 }
 
@@ -85,6 +87,11 @@ func TestCompiledProgramAnswers(t *testing.T) {
 		{"prlimit64", [6]uint64{0, 7, high, 0}, errno(unix.EPERM)},
 		{"madvise", [6]uint64{0, 0, unix.MADV_DONTNEED}, allow},
 		{"madvise", [6]uint64{0, 0, unix.MADV_HWPOISON}, errno(unix.EINVAL)},
+		{"listen", [6]uint64{}, unix.SECCOMP_RET_USER_NOTIF},
+		{"listen", [6]uint64{high, high}, unix.SECCOMP_RET_USER_NOTIF},
+		{"mknod", [6]uint64{0, unix.S_IFIFO | 0o600}, allow},
+		{"mknod", [6]uint64{0, unix.S_IFCHR | 0o600}, unix.SECCOMP_RET_USER_NOTIF},
+		{"mknod", [6]uint64{0, high | unix.S_IFBLK}, unix.SECCOMP_RET_USER_NOTIF},
 	}
 	for _, tt := range tests {
 		got, err := bpf.Eval(prog, bpf.Data{Nr: number(t, tt.call), Arch: Arch(), Args: tt.args})
@@ -161,8 +168,13 @@ func TestCompileIsDeterministic(t *testing.T) {
 func TestCompileRefuses(t *testing.T) {
 	arg := []Arg{Is(0, 1)}
 	tests := map[string]*Filter{
-		"twice":               {Allow: []string{"read", "read"}},
-		"allow and errno":     {Allow: []string{"read"}, Errno: map[string]unix.Errno{"read": unix.EPERM}},
+		"twice":            {Allow: []string{"read", "read"}},
+		"allow and errno":  {Allow: []string{"read"}, Errno: map[string]unix.Errno{"read": unix.EPERM}},
+		"allow and notify": {Allow: []string{"read"}, Notify: []string{"read"}},
+		"errno and notify": {Errno: map[string]unix.Errno{"read": unix.EPERM}, Notify: []string{"read"}},
+		"all three": {
+			AllowIf: []Rule{{Name: "read", Args: arg}}, Errno: map[string]unix.Errno{"read": unix.EPERM}, Notify: []string{"read"},
+		},
 		"allow and kill":      {Allow: []string{"read"}, Kill: []string{"read"}},
 		"allow and allow if":  {Allow: []string{"read"}, AllowIf: []Rule{{Name: "read", Args: arg}}},
 		"rule without args":   {AllowIf: []Rule{{Name: "read"}}},

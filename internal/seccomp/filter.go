@@ -3,14 +3,16 @@ package seccomp
 import (
 	"fmt"
 
+	scmp "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
 
 	"sandboxd/internal/seccomp/bpf"
 )
 
 // A Filter says what a process may ask of the kernel. Each name stands in one
-// of Allow, AllowIf, Errno and Kill, except that a name in AllowIf may also
-// stand in Errno, which then gives the answer to arguments that no rule allows.
+// of Allow, AllowIf, Errno, Notify and Kill, except that a name in AllowIf may
+// also stand in Errno or in Notify, which then gives the answer to arguments that
+// no rule allows.
 type Filter struct {
 	// Allow lists system calls that pass with any arguments.
 	Allow []string
@@ -24,6 +26,10 @@ type Filter struct {
 	DenyIf []Denial
 	// Errno lists system calls that are known and refused, with the answer.
 	Errno map[string]unix.Errno
+	// Notify lists system calls that wait for whoever holds the filter's
+	// listener (see LoadListener) to answer them; without a holder they are
+	// ENOSYS.
+	Notify []string
 	// Kill lists system calls that end the process.
 	Kill []string
 }
@@ -124,6 +130,13 @@ func Marshal(prog []unix.SockFilter) []byte { return bpf.Marshal(prog) }
 
 // Unmarshal is the reverse of Marshal; see bpf.Unmarshal.
 func Unmarshal(b []byte) ([]unix.SockFilter, error) { return bpf.Unmarshal(b) }
+
+// Number is the number of a system call on this machine; ok is false for a name
+// that libseccomp does not know or this architecture does not have.
+func Number(name string) (nr uint32, ok bool) {
+	n, err := scmp.GetSyscallFromName(name)
+	return uint32(n), err == nil && n >= 0
+}
 
 // Load puts the program on all threads of this process; see bpf.Load.
 func Load(prog []unix.SockFilter) error { return bpf.Load(prog) }

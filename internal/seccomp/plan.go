@@ -12,9 +12,10 @@ const errNotAllowed = unix.EPERM
 
 // verdict is what a listed system call gets, without looking at arguments.
 type verdict struct {
-	kill  bool
-	errno unix.Errno // 0 and not kill: allowed
-	// rules, when there are any, decide first; errno is for the rest.
+	kill   bool
+	notify bool
+	errno  unix.Errno // 0 and neither kill nor notify: allowed
+	// rules, when there are any, decide first; notify and errno are for the rest.
 	rules   []Rule
 	denials []Denial
 }
@@ -59,6 +60,13 @@ func newPlan(f *Filter) (plan, error) {
 		if conditional[name] {
 			p[name].errno = errno
 		} else if err := add(name, &verdict{errno: errno}); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range f.Notify {
+		if conditional[name] && f.Errno[name] == 0 {
+			p[name].errno, p[name].notify = 0, true
+		} else if err := add(name, &verdict{notify: true}); err != nil {
 			return nil, err
 		}
 	}
@@ -133,6 +141,8 @@ func (v *verdict) answer(args *[6]uint64) uint32 {
 	switch {
 	case v.kill:
 		return unix.SECCOMP_RET_KILL_PROCESS
+	case v.notify:
+		return unix.SECCOMP_RET_USER_NOTIF
 	case v.errno != 0:
 		return unix.SECCOMP_RET_ERRNO | uint32(v.errno)
 	default:

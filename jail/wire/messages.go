@@ -81,8 +81,9 @@ type Signal struct {
 	Signal uint64
 }
 
-// Root comes when the jail's root is built. Its descriptor is the root, opened
-// with O_PATH.
+// Root comes when the jail's root is built and sandbox-init confined. Its
+// descriptors are the root, opened with O_PATH, and the listener of
+// sandbox-init's seccomp filter.
 type Root struct{}
 
 // Ready says that the jail is confined.
