@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"strconv"
 	"sync"
 
 	"sandboxd/daemon/api"
@@ -185,11 +187,15 @@ func (j *tenantJail) observe(dec *netproxy.Decision) {
 		}
 		return
 	}
-	denial := api.Denial{Kind: "network", What: clip(dec.Host, 255), Rule: dec.Reason, Time: dec.Time, Scope: "jail"}
+	what := clip(dec.Host, 255)
+	if dec.Port != 0 && dec.Kind != "dns" {
+		what = net.JoinHostPort(what, strconv.Itoa(int(dec.Port)))
+	}
+	denial := api.Denial{Kind: "network", What: what, Rule: dec.Reason, Time: dec.Time, Scope: "jail"}
 	if len(running) == 1 {
 		denial.Scope = "run"
 	}
-	j.denials = append(j.denials, denial)
+	j.denials = addDenial(j.denials, denial)
 	if len(j.denials) > keepDenied {
 		j.denials = j.denials[len(j.denials)-keepDenied:]
 	}

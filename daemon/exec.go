@@ -40,6 +40,10 @@ type execution struct {
 	requests int64        // guarded by mu
 	exit     *jail.Exit   // guarded by mu
 	receipt  *api.Receipt // guarded by mu
+	changes  *api.Diff    // guarded by mu
+
+	wantChanges bool        // of files
+	moment      jail.Moment // when it started, if they are wanted
 }
 
 func (e *execution) running() bool {
@@ -67,8 +71,8 @@ func (e *execution) requested() {
 
 func (e *execution) denied(d api.Denial) {
 	e.mu.Lock()
-	if len(e.denials) < keepDenied {
-		e.denials = append(e.denials, d)
+	if added := addDenial(e.denials, d); len(added) <= keepDenied {
+		e.denials = added
 	}
 	e.mu.Unlock()
 	if e.run != nil {
@@ -148,6 +152,9 @@ func (d *Daemon) startExec(ctx context.Context, j *tenantJail, e *execution, spe
 		_, err = d.record(ctx, audit.Record{Kind: audit.KindExec, Tenant: j.tenant, RunID: e.id, Caller: e.caller,
 			Fields: map[string]any{"phase": "start", "argv": clipAll(e.argv), "background": e.background, "cwd": spec.Cwd}})
 	}
+	if err == nil && e.wantChanges {
+		e.moment, err = j.jail.Now()
+	}
 	if err == nil {
 		e.proc, err = j.jail.Exec(ctx, spec)
 	}
@@ -188,11 +195,10 @@ func (d *Daemon) watchExec(e *execution) {
 	e.mu.Lock()
 	e.exit = &exit
 	e.mu.Unlock()
-	if exit.Code != 0 {
-		if limit := e.j.jail.DiskFull(); limit != "" {
-			e.denied(api.Denial{Kind: "limit", What: limit, Rule: "limits." + limit, Time: time.Now().UTC()})
-		}
+	for _, denial := range e.exitDenials(&exit) {
+		e.denied(denial)
 	}
+	e.noteChanges(d.base)
 	var receipt *api.Receipt
 	if e.run == nil {
 		p := e.describe()

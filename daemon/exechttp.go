@@ -123,7 +123,8 @@ func (j *tenantJail) planExec(req *api.ExecRequest, caller policy.Caller) (*exec
 	if id == "" {
 		id = newID("exec-")
 	}
-	e := &execution{id: id, caller: caller, argv: req.Argv, timeout: timeout, output: j.limits.Output.Bytes(), background: req.Background}
+	e := &execution{id: id, caller: caller, argv: req.Argv, timeout: timeout, output: j.limits.Output.Bytes(), background: req.Background,
+		wantChanges: req.Receipt != nil && req.Receipt.Files}
 	spec := jail.ExecSpec{Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, Stdin: req.Stdin, Timeout: timeout, Output: e.output, Background: req.Background}
 	if req.TTY != nil {
 		spec.Terminal, spec.Stdin = ptr(sizeOf(req.TTY)), false

@@ -21,9 +21,11 @@ func (e *execution) describe() api.Process {
 	p.Usage.Wall = api.UsedDuration(time.Since(p.Started), e.timeout)
 	p.Usage.Output.Limit = e.output
 	if e.exit == nil {
+		p.Denials = append(p.Denials, refusedCalls(info.Refused)...)
 		return p
 	}
 	x := e.exit
+	p.Changes = e.changes
 	p.State, p.Signal, p.TimedOut, p.OOMKilled, p.Cause, p.Truncated = "exited", x.Signal, x.TimedOut, x.OOMKilled, x.Cause, x.Truncated
 	if x.Code >= 0 && x.Signal == "" {
 		p.ExitCode = ptr(x.Code)

@@ -142,9 +142,15 @@ func (d *Daemon) handleDiff(q *request) error {
 	if err != nil {
 		return err
 	}
-	out := api.Diff{Since: q.query("since"), Changes: []api.Change{}, Truncated: diff.Truncated}
+	out := changes(diff)
+	out.Since = q.query("since")
+	return q.reply(http.StatusOK, out)
+}
+
+func changes(diff *jail.DiffResult) *api.Diff {
+	out := &api.Diff{Changes: []api.Change{}, Truncated: diff.Truncated}
 	for _, c := range diff.Changes {
 		out.Changes = append(out.Changes, api.Change{Path: validText([]byte(c.Path)), PathBase64: base64IfOdd(c.Path), Kind: c.Kind, Type: c.Type, Size: c.Size})
 	}
-	return q.reply(http.StatusOK, out)
+	return out
 }

@@ -122,6 +122,11 @@ func (g group) oomKills() int64 {
 	return max(g.key("memory.events", "oom_kill"), 0)
 }
 
+// pidsRefused counts forks of g's processes that a limit of processes refused.
+func (g group) pidsRefused() int64 {
+	return max(g.key("pids.events", "max"), 0)
+}
+
 // await waits until a key of cgroup.events has a value.
 func (g group) await(ctx context.Context, key string, want int) error {
 	if err := cgroup.Await(ctx, string(g), key, want); err != nil {

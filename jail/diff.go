@@ -47,21 +47,57 @@ type DiffResult struct {
 // that it costs nothing before; what was deleted then shows as a change of its
 // folder. The jail goes on meanwhile.
 func (j *Jail) Diff(ctx context.Context, since string) (*DiffResult, error) {
+	d := &differ{stamp: j.born, most: maxChanges}
+	if since == "" {
+		return d.run(ctx, j, "")
+	}
+	s, err := j.m.snapshot(j.tenant, since)
+	if err != nil {
+		return nil, err
+	}
+	d.stamp = s.Stamp
+	return d.run(ctx, j, filepath.Join(j.m.snapshotsDir(j.tenant), since, "files"))
+}
+
+// A Moment is a time of the file system that a tenant's files are on.
+type Moment struct{ stamp unix.Timespec }
+
+// Now is the present Moment.
+func (j *Jail) Now() (Moment, error) {
+	j.rootMu.RLock()
+	defer j.rootMu.RUnlock()
+	if j.rootGone {
+		return Moment{}, ErrGone
+	}
+	stamp, err := stampOf(j.filesDir())
+	if err != nil {
+		return Moment{}, fmt.Errorf("jail: time: %w", err)
+	}
+	return Moment{stamp}, nil
+}
+
+// ChangedSince lists at most so many changes of the workspace and the home since
+// a moment, as Diff lists those since the jail was created. What ctx leaves no
+// time for is left out: Truncated.
+func (j *Jail) ChangedSince(ctx context.Context, since Moment, most int) (*DiffResult, error) {
+	d := &differ{stamp: since.stamp, most: most}
+	out, err := d.run(ctx, j, "")
+	if err != nil && ctx.Err() != nil {
+		d.out.Truncated = true
+		return &d.out, nil
+	}
+	return out, err
+}
+
+// run compares with the snapshot in base, or by the stamp alone.
+func (d *differ) run(ctx context.Context, j *Jail, base string) (*DiffResult, error) {
 	ctx, cancel := j.untilEnd(ctx)
 	defer cancel()
+	d.ctx = ctx
 	j.rootMu.RLock()
 	defer j.rootMu.RUnlock()
 	if j.rootGone || j.root == nil {
 		return nil, ErrGone
-	}
-	d := &differ{ctx: ctx, stamp: j.born}
-	var base string
-	if since != "" {
-		s, err := j.m.snapshot(j.tenant, since)
-		if err != nil {
-			return nil, err
-		}
-		d.stamp, base = s.Stamp, filepath.Join(j.m.snapshotsDir(j.tenant), since, "files")
 	}
 	for _, part := range []struct{ dir, path string }{{"home", homeDir}, {"workspace", workspacePath}} {
 		old := (*os.File)(nil)
@@ -99,11 +135,12 @@ var errEnough = errors.New("jail: enough")
 type differ struct {
 	ctx   context.Context
 	stamp unix.Timespec
+	most  int // changes
 	out   DiffResult
 }
 
 func (d *differ) add(kind, path string, st *unix.Stat_t) error {
-	if len(d.out.Changes) >= maxChanges {
+	if len(d.out.Changes) >= d.most {
 		return errEnough
 	}
 	info := fileInfo("", st, "")

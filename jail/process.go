@@ -168,6 +168,7 @@ func (p *Process) finish(exit *Exit) {
 	}
 	exit.Usage = p.group.usage()
 	exit.OOMKilled = exit.OOMKilled || p.group.oomKills() > 0
+	exit.PidsRefused = p.group.pidsRefused()
 	p.mu.Lock()
 	exit.Wall, exit.Truncated = time.Since(p.begun), p.truncated
 	exit.Refused = slices.Clone(p.refused)
@@ -234,7 +235,7 @@ func (p *Process) Info() ProcessInfo {
 	defer p.mu.Unlock()
 	return ProcessInfo{
 		ID: p.spec.ID, Argv: p.spec.Argv, Started: p.begun, Background: p.spec.Background, Pid: p.pid, Exit: exit,
-		Events: events,
+		Events: events, Refused: slices.Clone(p.refused),
 	}
 }
 

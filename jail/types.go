@@ -168,6 +168,9 @@ type Exit struct {
 	// Refused are the system calls that were refused to the command's processes,
 	// of those worth knowing: mounts, namespaces, tracing, the kernel's settings.
 	Refused []RefusedCall
+	// PidsRefused counts forks that the jail's limit of processes refused, where
+	// the host has that controller.
+	PidsRefused int64
 }
 
 // ProcessInfo describes an exec.
@@ -180,6 +183,8 @@ type ProcessInfo struct {
 	Pid    int
 	Exit   *Exit // nil while it runs
 	Events uint64
+	// Refused are the system calls that were refused to it so far.
+	Refused []RefusedCall
 }
 
 // FileInfo describes a file of a jail. Name and Target are hostile text.

@@ -26,6 +26,7 @@ type execFlags struct {
 	timeout                      time.Duration
 	background, interactive, tty bool
 	descriptors                  string
+	changes                      bool
 }
 
 func (a *app) execCommand() *cobra.Command {
@@ -62,6 +63,7 @@ and the signal's number when a signal ended it). An interrupt goes to the comman
 	fl.BoolVarP(&f.tty, "tty", "t", false, "on a terminal: this one (with -i), or with -d one to attach to with -it and the same --id")
 	fl.StringVar(&f.descriptors, "descriptors", "auto", `which of its own the command gets as they are: auto, all or none
 (auto: files, and with -i a pipe to read)`)
+	fl.BoolVar(&f.changes, "changes", false, "list the files that changed while it ran, on standard error")
 	return c
 }
 
@@ -76,6 +78,9 @@ func (a *app) exec(ctx context.Context, f *execFlags, tenant string, argv []stri
 	}
 	if f.tty && !f.interactive && !f.background {
 		return usagef("exec -t needs -i, or -d")
+	}
+	if f.changes {
+		req.Receipt = &api.ReceiptRequest{Files: true}
 	}
 	if f.tty {
 		req.TTY = &api.TTY{Cols: 80, Rows: 24}
@@ -201,12 +206,29 @@ func (a *app) printEvent(e *api.Event) error {
 	return err
 }
 
+// printChanges lists files that changed while a command ran.
+func (a *app) printChanges(d *api.Diff) {
+	if d == nil {
+		return
+	}
+	for _, c := range d.Changes {
+		fmt.Fprintf(a.errOut, "%s %s %s\n", c.Kind, c.Type, a.safeErr(c.Path))
+	}
+	if d.Truncated {
+		fmt.Fprintln(a.errOut, "there are more changed files, or there was no time to look for them")
+	}
+}
+
 // execExit passes the command's exit code on, and says what the code does not.
 func (a *app) execExit(p *api.Process) error {
 	if !a.json {
 		for i := range p.Denials {
-			a.printDenial(&p.Denials[i])
+			// What is said below in words is not said twice.
+			if d := &p.Denials[i]; d.Kind != "limit" || !slices.Contains([]string{"wall", "memory", "output"}, d.What) {
+				a.printDenial(d)
+			}
 		}
+		a.printChanges(p.Changes)
 		switch {
 		case p.TimedOut:
 			fmt.Fprintf(a.errOut, "sandboxctl: it took longer than %s and was killed\n", p.Timeout)

@@ -234,5 +234,11 @@ func (a *app) printDenial(d *api.Denial) {
 	if d.Rule != "" {
 		fmt.Fprintf(a.errOut, " (%s)", a.safeErr(d.Rule))
 	}
+	if d.Count > 1 {
+		fmt.Fprintf(a.errOut, ", %d times", d.Count)
+	}
 	fmt.Fprintln(a.errOut)
+	if d.Kind == "network" && d.Rule == "no_rule" {
+		fmt.Fprintln(a.errOut, "  hint: an operator can add a rule for it to egress: of the tenant's profile")
+	}
 }

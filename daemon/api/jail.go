@@ -68,7 +68,13 @@ type ExecRequest struct {
 	Background bool              `json:"background,omitempty" doc:"Answers as soon as it started."`
 	ExecID     string            `json:"exec_id,omitempty" max:"128" doc:"The same id again follows, never runs twice."`
 	User       string            `json:"user,omitempty" max:"32"`
+	Receipt    *ReceiptRequest   `json:"receipt,omitempty"`
 	FDs        *Descriptors      `json:"fds,omitempty" doc:"Descriptors of the caller's own that came with the request (SCM_RIGHTS)."`
+}
+
+// ReceiptRequest asks for more in a command's receipt.
+type ReceiptRequest struct {
+	Files bool `json:"files,omitempty" doc:"Which files of the workspace and the home changed while it ran, by whomever."`
 }
 
 // Descriptors name, by their place among those that came with the request's
@@ -114,6 +120,7 @@ type Process struct {
 	Timeout    policy.Duration `json:"timeout,omitempty"`
 	Usage      Usage           `json:"usage"`
 	Denials    []Denial        `json:"denials,omitempty"`
+	Changes    *Diff           `json:"changes,omitempty" doc:"Files that changed while it ran, if asked for."`
 	Receipt    *Receipt        `json:"receipt,omitempty"`
 	Events     uint64          `json:"events,omitempty" doc:"Number of events so far."`
 }

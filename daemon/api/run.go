@@ -134,6 +134,9 @@ type Denial struct {
 	What string    `json:"what"`
 	Rule string    `json:"rule,omitempty" doc:"Why, or by which rule."`
 	Time time.Time `json:"time"`
+	// Count is how often it happened, when that was more than once; Time is the
+	// first.
+	Count int64 `json:"count,omitempty"`
 	// Scope tells whether the denial is known to be this run's, or only to be
 	// of its jail while the run was under way.
 	Scope string `json:"scope,omitempty" enum:"run,jail"`
