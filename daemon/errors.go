@@ -13,6 +13,7 @@ import (
 	"sandboxd/daemon/data"
 	"sandboxd/isolate"
 	"sandboxd/jail"
+	"sandboxd/jail/rootfs"
 	"sandboxd/netproxy"
 	"sandboxd/policy"
 )
@@ -47,7 +48,7 @@ func toAPI(err error) *api.Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	for _, m := range []func(error) *api.Error{fromDaemon, fromPolicy, fromIsolate, fromJail, fromEgress, fromData, fromSystem} {
+	for _, m := range []func(error) *api.Error{fromDaemon, fromPolicy, fromIsolate, fromJail, fromTemplates, fromEgress, fromData, fromSystem} {
 		if e := m(err); e != nil {
 			return e
 		}
@@ -157,6 +158,25 @@ func fromJail(err error) *api.Error {
 		return &api.Error{Code: api.CodeDenied, Field: "path", Message: "the path leaves the jail's root"}
 	case errors.Is(err, jail.ErrNoStdin):
 		return &api.Error{Code: api.CodeConflict, Message: "standard input is not open", Hint: "start the command with \"stdin\": true"}
+	}
+	return nil
+}
+
+func fromTemplates(err error) *api.Error {
+	var bad *rootfs.ImportError
+	var root *jail.RootError
+	switch {
+	case errors.As(err, &root):
+		return &api.Error{Code: api.CodeConflict, Field: "template", Message: fmt.Sprintf("what the tenant has written to its root was made on the template %s; it is of no use on %s", clip(root.Has, 80), root.Wants),
+			Hint: "create the jail with \"reset_root\": true to throw it away (the workspace stays), or import and ask for the template it was made on"}
+	case errors.As(err, &bad):
+		return &api.Error{Code: api.CodeInvalidRequest, Field: "template", Message: "this cannot be imported: " + clip(validText([]byte(bad.Reason)), 500), Used: clip(validText([]byte(bad.Entry)), 200)}
+	case errors.Is(err, rootfs.ErrTooLarge):
+		return &api.Error{Code: api.CodeTooLarge, Field: "template", Message: err.Error()}
+	case errors.Is(err, rootfs.ErrNotFound):
+		return &api.Error{Code: api.CodeNotFound, Field: "template", Message: "there is no such template"}
+	case errors.Is(err, rootfs.ErrBusy):
+		return &api.Error{Code: api.CodeBusy, Message: "as many imports are under way as may be", Retryable: true}
 	}
 	return nil
 }

@@ -34,6 +34,7 @@ func (d *Daemon) handlers() map[string]handler {
 		"snapshot-restore": d.handleSnapshotRestore, "export": d.handleExport, "diff": d.handleDiff,
 		"kv-list": d.handleKVList, "kv-get": d.handleKVGet, "kv-put": d.handleKVPut, "kv-delete": d.handleKVDelete,
 		"db-query": d.handleQuery, "db-exec": d.handleDBExec,
+		"templates": d.handleTemplates, "template-get": d.handleTemplateGet, "template-import": d.handleTemplateImport, "template-delete": d.handleTemplateDelete,
 		"policy": d.handlePolicy, "policy-check": d.handlePolicyCheck, "policy-reload": d.handlePolicyReload, "status": d.handleStatus, "doctor": d.handleDoctor, "audit-verify": d.handleVerify,
 		"openapi": d.handleOpenAPI, "health": d.handleHealth, "metrics": d.handleMetrics,
 	}
@@ -163,6 +164,10 @@ func (d *Daemon) handleJailCreate(q *request) error {
 		return err
 	}
 	defer j.release()
+	if req.Template != "" && req.Template != j.template {
+		return &api.Error{Code: api.CodeConflict, Field: "template", Message: fmt.Sprintf("the tenant's jail runs on the template %q; a running jail keeps its own", j.template),
+			Hint: "export the files if they are needed (GET …/export), end the jail (DELETE …/jail), and create it with the other template"}
+	}
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated

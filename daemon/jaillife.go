@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ type tenantJail struct {
 	request   api.JailRequest // as it was made
 	limits    policy.Limits
 	ephemeral bool
+	writable  bool // its root
 	created   time.Time
 	deadline  time.Time
 	jail      *jail.Jail
@@ -69,9 +71,13 @@ func (d *Daemon) createJail(ctx context.Context, tenant string, caller policy.Ca
 	}
 	j := &tenantJail{d: d, tenant: tenant, grant: profile.Jail, template: profile.Jail.Template, request: *req, limits: limits, ephemeral: req.Workspace == "ephemeral",
 		created: time.Now().UTC(), gone: make(chan struct{}), execs: map[string]*execution{}, noEgress: func() {}}
+	if req.Template != "" {
+		j.template = req.Template
+	}
+	j.writable = profile.Jail.Root == policy.RootWritable && j.template != "host"
 	j.deadline = j.created.Add(limits.Lifetime.Std())
 	if _, err := d.record(ctx, audit.Record{Kind: audit.KindJail, Tenant: tenant, Caller: caller, Fields: map[string]any{
-		"event": "create", "template": j.template, "limits": limits, "ephemeral": j.ephemeral}}); err != nil {
+		"event": "create", "template": j.template, "writable": j.writable, "limits": limits, "ephemeral": j.ephemeral}}); err != nil {
 		return nil, err
 	}
 	spec, err := j.prepare(ctx, profile, req)
@@ -106,8 +112,9 @@ func (d *Daemon) planJail(tenant string, req *api.JailRequest) (*policy.Profile,
 			return nil, policy.Limits{}, err
 		}
 	}
-	if req.Template != "" && req.Template != profile.Jail.Template {
-		return nil, policy.Limits{}, &api.Error{Code: api.CodeDenied, Field: "template", Message: "the policy grants another template", Allowed: profile.Jail.Template}
+	if req.Template != "" && !profile.Jail.MayUse(req.Template) {
+		return nil, policy.Limits{}, &api.Error{Code: api.CodeDenied, Field: "template", Message: "the policy does not grant this template",
+			Allowed: strings.Join(append([]string{profile.Jail.Template}, profile.Jail.Templates...), ", ")}
 	}
 	if err := checkEnv("env", req.Env); err != nil {
 		return nil, policy.Limits{}, err
@@ -134,7 +141,7 @@ func lowerOne(l, req policy.Limits, field string) (policy.Limits, error) {
 
 // prepare makes the way out and the description of the jail.
 func (j *tenantJail) prepare(ctx context.Context, profile *policy.Profile, req *api.JailRequest) (jail.Spec, error) {
-	spec := jail.Spec{Tenant: j.tenant, Template: j.template, Ephemeral: j.ephemeral, Env: map[string]string{}, CABundle: j.d.roots,
+	spec := jail.Spec{Tenant: j.tenant, Template: j.template, WritableRoot: j.writable, ResetRoot: req.ResetRoot, Ephemeral: j.ephemeral, Env: map[string]string{}, CABundle: j.d.roots,
 		Limits: jail.Limits{Memory: j.limits.Memory.Bytes(), CPUs: j.limits.CPUs, Pids: j.limits.Pids, OpenFiles: j.limits.OpenFiles,
 			Disk: j.limits.Disk.Bytes(), Inodes: int64(j.limits.Inodes)}}
 	if j.d.net != nil {

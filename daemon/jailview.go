@@ -11,6 +11,7 @@ import (
 	"sandboxd/daemon/audit"
 	"sandboxd/jail"
 	"sandboxd/netproxy"
+	"sandboxd/policy"
 )
 
 // describe is the jail as the API shows it.
@@ -21,6 +22,9 @@ func (j *tenantJail) describe() api.Jail {
 	out := api.Jail{Tenant: j.tenant, State: info.State, Template: j.template, Workspace: "persistent", Created: j.created, Deadline: j.deadline, DeadlineCause: "lifetime",
 		IdleTimeout: j.limits.Idle, IdleAt: j.idleAt, Cause: info.Cause, Processes: info.Processes, Limits: j.limits,
 		Enforced: append([]string{}, info.Enforced...), Usage: jailUsage(&info.Usage), Denials: append([]api.Denial(nil), j.denials...)}
+	if out.Root = policy.RootReadOnly; j.writable {
+		out.Root = policy.RootWritable
+	}
 	if j.ephemeral {
 		out.Workspace = "ephemeral"
 	}

@@ -119,7 +119,7 @@ func (d *Daemon) startJails(ctx context.Context) error {
 		}
 	}
 	m, err := jail.New(ctx, jail.Config{StateDir: d.state("jails"), RunDir: run, CgroupDir: d.cfg.CgroupDir, BestEffort: d.cfg.BestEffort,
-		InitPath: d.cfg.InitPath, Disk: d.cfg.Disk, UIDBase: d.cfg.UIDBase + tenantUIDs, Log: d.log})
+		InitPath: d.cfg.InitPath, Disk: d.cfg.Disk, TemplatesDir: d.state("templates"), UIDBase: d.cfg.UIDBase + tenantUIDs, Log: d.log})
 	if err != nil {
 		return err
 	}

@@ -173,7 +173,7 @@ func (t *tenantTable) replace(ctx context.Context, tenant string, caller policy.
 		return nil // the next use makes one
 	}
 	req := old.request
-	req.MaxLifetime = policy.Duration(left)
+	req.MaxLifetime, req.ResetRoot = policy.Duration(left), false
 	j, err := t.create(ctx, s, tenant, caller, &req)
 	if err != nil {
 		return err

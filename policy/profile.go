@@ -83,8 +83,10 @@ func (r *reader) isolate(n *yaml.Node, field string) *IsolateGrant {
 func (r *reader) jail(n *yaml.Node, field string) *JailGrant {
 	g := &JailGrant{}
 	r.keys(n, field, map[string]keyFunc{
-		"template": r.word(&g.Template, "host or an imported template's name", checkName),
-		"preview":  r.boolean(&g.Preview),
+		"template":  r.word(&g.Template, "host or an imported template's name", checkName),
+		"templates": r.words(&g.Templates, "a template's name", checkName),
+		"root":      r.word(&g.Root, "read-only or writable", func(s string) error { return checkOneOf(s, []string{RootReadOnly, RootWritable}) }),
+		"preview":   r.boolean(&g.Preview),
 		"env": func(n *yaml.Node, path string) {
 			g.Env = make(map[string]string)
 			r.entries(n, path, func(k, v *yaml.Node, path string) {
@@ -103,6 +105,13 @@ func (r *reader) jail(n *yaml.Node, field string) *JailGrant {
 	if g.Template == "" {
 		g.Template = "host"
 		r.note(field+".template", g.Template, 0)
+	}
+	if g.Root == "" {
+		g.Root = RootReadOnly
+		r.note(field+".root", g.Root, 0)
+	}
+	if g.Root == RootWritable && g.Template == "host" && len(g.Templates) == 0 {
+		r.fail(n, field+".root", "is writable, but the only template is host, which never is; import one and name it in template")
 	}
 	r.defaults(field, &g.Limits, JailDefaults())
 	return g

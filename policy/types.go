@@ -1,6 +1,9 @@
 package policy
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Limits bound one run, one exec or one jail. A zero field is not set: the
 // profile's value, then the built-in default, applies. A request can only
@@ -120,10 +123,28 @@ type IsolateGrant struct {
 	Functions FunctionBounds `json:"functions" yaml:"functions,omitempty"`
 }
 
+// What JailGrant.Root may be.
+const (
+	RootReadOnly = "read-only"
+	RootWritable = "writable"
+)
+
+// MayUse tells whether the tenant may have a jail of the template.
+func (g *JailGrant) MayUse(template string) bool {
+	return template == g.Template || slices.Contains(g.Templates, template)
+}
+
 // A JailGrant lets a tenant have a jail.
 type JailGrant struct {
-	// Template is "host" or an imported root file system's name.
+	// Template is "host" or an imported root file system's name: the tenant's
+	// where a request names none.
 	Template string `json:"template" yaml:"template,omitempty"`
+	// Templates may be asked for, too.
+	Templates []string `json:"templates,omitempty" yaml:"templates,omitempty"`
+	// Root is "read-only" (the default) or "writable": what a jail of an imported
+	// template writes to its root stays, with its workspace. Commands may then run
+	// as user 0, without any capability.
+	Root string `json:"root" yaml:"root,omitempty"`
 	// Preview lets the tenant publish ports.
 	Preview bool              `json:"preview,omitempty" yaml:"preview,omitempty"`
 	Env     map[string]string `json:"env,omitempty" yaml:"env,omitempty"`

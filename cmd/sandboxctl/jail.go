@@ -107,6 +107,8 @@ func (a *app) jailCreateCommand() *cobra.Command {
 	c.Flags().StringVar(&memory, "memory", "", "limit of memory, such as 512MiB")
 	c.Flags().StringVar(&disk, "disk", "", "limit of its files on the disk, such as 2GiB")
 	c.Flags().IntVar(&pids, "pids", 0, "limit of processes and threads")
+	c.Flags().StringVar(&req.Template, "template", "", "its root file system (default: the policy's)")
+	c.Flags().BoolVar(&req.ResetRoot, "reset-root", false, "throw away what earlier jails have written to a writable root")
 	c.Flags().BoolVar(&ephemeral, "ephemeral", false, "its workspace goes with it")
 	return c
 }

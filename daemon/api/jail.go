@@ -15,6 +15,7 @@ type JailRequest struct {
 	Lease       string            `json:"lease,omitempty" enum:"connection,none" doc:"\"connection\": the jail ends with the connection that made it."`
 	Env         map[string]string `json:"env,omitempty" max:"256"`
 	Workspace   string            `json:"workspace,omitempty" enum:"persistent,ephemeral"`
+	ResetRoot   bool              `json:"reset_root,omitempty" doc:"Throw away what earlier jails have written to a writable root; also where it was made on another template."`
 }
 
 // Jail describes a tenant's jail.
@@ -22,6 +23,7 @@ type Jail struct {
 	Tenant    string    `json:"tenant" required:"true"`
 	State     string    `json:"state" required:"true" enum:"creating,running,frozen,destroying,gone"`
 	Template  string    `json:"template,omitempty"`
+	Root      string    `json:"root,omitempty" enum:"read-only,writable" doc:"Whether its root file system may be changed."`
 	Workspace string    `json:"workspace,omitempty" enum:"persistent,ephemeral"`
 	Created   time.Time `json:"created"`
 	// Deadline is when it ends at the latest.

@@ -39,6 +39,8 @@ const (
 	octets      = "application/octet-stream"
 	tarType     = "application/x-tar"
 
+	templatePath = "/v1/templates/{template}"
+
 	functionPath = tenantPath + "/functions/{function}"
 )
 
@@ -141,6 +143,14 @@ var Routes = []Route{
 	{Name: "kv-delete", Method: "DELETE", Pattern: tenantPath + "/kv/{key...}", Tenant: true, Summary: "Delete a value; idempotent.", Status: 204},
 	{Name: "db-query", Method: "POST", Pattern: tenantPath + "/db/query", Tenant: true, Summary: "Read the tenant's database.", Request: typeOf[SQLRequest](), Response: typeOf[Rows]()},
 	{Name: "db-exec", Method: "POST", Pattern: tenantPath + "/db/exec", Tenant: true, Summary: "Change the tenant's database.", Request: typeOf[SQLRequest](), Response: typeOf[Executed]()},
+
+	{Name: "templates", Method: "GET", Pattern: "/v1/templates", Admin: true, Summary: "Imported root file systems.", Response: typeOf[TemplateList]()},
+	{Name: "template-get", Method: "GET", Pattern: templatePath, Admin: true, Summary: "One of them.", Response: typeOf[Template]()},
+	{Name: "template-import", Method: "PUT", Pattern: templatePath, Admin: true, Stream: true,
+		Summary:    "Import a root file system, in place of the one of that name: a tar, an OCI layout or what docker save writes, plain or compressed with gzip or zstd. All or nothing.",
+		RawRequest: octets, Response: typeOf[Template](), Status: 201,
+		Query: append([]Query{{"path", "string", "A folder or archive on the daemon's host, in place of a body."}}, streamQuery...)},
+	{Name: "template-delete", Method: "DELETE", Pattern: templatePath, Admin: true, Summary: "Remove a template; jails that have it keep it until they end. Idempotent.", Status: 204},
 
 	{Name: "policy", Method: "GET", Pattern: tenantPath + "/policy", Tenant: true, Summary: "What the tenant may do.", Response: typeOf[PolicyView]()},
 	{Name: "policy-check", Method: "POST", Pattern: "/v1/policy/check", Summary: "Say what is wrong with a policy file.", Request: typeOf[PolicyCheckRequest](), Response: typeOf[PolicyCheck]()},
