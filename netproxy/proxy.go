@@ -87,6 +87,9 @@ func (p *Proxy) startChild(ctx context.Context, c *child) error {
 	if err := p.sendCredentials(ctx); err != nil {
 		return err
 	}
+	if err := p.sendStoreKey(ctx); err != nil {
+		return err
+	}
 	names, _ := halves(p.cfg.Synthetic)
 	hello := control.Hello{
 		Roots: roots, Servers: nameServers(resolvConf), PreviewBase: p.cfg.PreviewBase, PreviewHTTPS: p.cfg.PreviewHTTPS, Synthetic: names, Limits: p.cfg.Limits,

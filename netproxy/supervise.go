@@ -85,6 +85,9 @@ func (p *Proxy) tellAll(ctx context.Context, peer *control.Peer) error {
 		}
 	}
 	p.mu.Unlock()
+	if err := p.sendStored(ctx, peer); err != nil {
+		return err
+	}
 	for _, g := range grants {
 		if _, err := peer.Call(ctx, control.MethodRules, g, nil); fatal(err) {
 			return asked(control.MethodRules, err)

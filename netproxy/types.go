@@ -11,6 +11,7 @@ import (
 
 	"sandboxd/netproxy/internal/control"
 	"sandboxd/netproxy/internal/egress"
+	"sandboxd/secrets"
 )
 
 // Config of the egress network and its proxy process.
@@ -36,6 +37,10 @@ type Config struct {
 	// read again; they are handed to each proxy process unread, and closed by
 	// Close.
 	Credentials map[string]*os.File
+	// StoreKey is the open file of the store's key; nil: no store. It is handed
+	// to the proxy unread and stays the caller's. Stored is what the store holds.
+	StoreKey *os.File
+	Stored   func() []secrets.Sealed
 	// OnDecision records a decision before it takes effect. An error means it
 	// could not be recorded: the request is refused and no secret is used.
 	OnDecision func(context.Context, Decision) error

@@ -15,7 +15,7 @@ var (
 	nameForm       = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 	profileForm    = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 	ruleIDForm     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$`)
-	credentialForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+	credentialForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	bindingForm    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,31}$`)
 	methodForm     = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,63}$`)
 	envForm        = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
@@ -61,7 +61,7 @@ func checkRuleID(s string) error {
 
 func checkCredentialName(s string) error {
 	if !credentialForm.MatchString(s) {
-		return fmt.Errorf("%s is not a credential's name: 1 to 128 letters, digits, . _ -", quote(s))
+		return fmt.Errorf("%s is not a credential's name: 1 to 64 letters, digits, . _ -", quote(s))
 	}
 	return nil
 }

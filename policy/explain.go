@@ -23,9 +23,15 @@ func (p *Policy) Explain(tenant string) ([]Grant, error) {
 		return nil, fmt.Errorf("tenant %s: %w", quote(tenant), ErrNoTenant)
 	}
 	entry, prefix := join("tenants", key)+".profile", join("profiles", profile)+"."
+	of := map[string]bool{} // what the profile's credentials are
+	for _, rule := range p.profiles[profile].Egress {
+		if rule.Credential != nil {
+			of[join("credentials", rule.Credential.Name)+"."] = true
+		}
+	}
 	var grants []Grant
 	for _, o := range p.origins {
-		if o.field != entry && !strings.HasPrefix(o.field, prefix) {
+		if o.field != entry && !strings.HasPrefix(o.field, prefix) && !hasAnyPrefix(o.field, of) {
 			continue
 		}
 		g := Grant{Field: o.field, Value: o.value}
@@ -35,4 +41,13 @@ func (p *Policy) Explain(tenant string) ([]Grant, error) {
 		grants = append(grants, g)
 	}
 	return grants, nil
+}
+
+func hasAnyPrefix(s string, prefixes map[string]bool) bool {
+	for p := range prefixes {
+		if strings.HasPrefix(s, p) {
+			return true
+		}
+	}
+	return false
 }

@@ -34,7 +34,7 @@ func TestFaults(t *testing.T) {
 		{"a word", "hello\n", 1, "", `is "hello"; want keys`},
 		{"no version", "profiles: {p: {}}\n", 1, "version", "is missing; write version: 1"},
 		{"other version", "version: 2\n", 1, "version", "reads version 1"},
-		{"unknown key", "version: 1\nprofile:\n  a: 1\n", 2, "profile", "is not a key here; possible: callers, profiles, tenants, version"},
+		{"unknown key", "version: 1\nprofile:\n  a: 1\n", 2, "profile", "is not a key here; possible: callers, credentials, profiles, tenants, version"},
 		{"twice", "version: 1\ntenants: {}\ntenants: {}\n", 3, "tenants", "already on line 2"},
 		{"two documents", "version: 1\n---\nversion: 1\n", 2, "", "second document"},
 		{"broken second document", "version: 1\n---\n[\n", 0, "", "is not YAML"},

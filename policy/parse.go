@@ -70,7 +70,7 @@ type accounts interface {
 func parse(name string, b []byte, a accounts) (*Policy, error) {
 	r := &reader{file: name, accounts: a}
 	root := r.document(b)
-	p := &Policy{File: name, profiles: map[string]*Profile{}, exact: map[string]string{}}
+	p := &Policy{File: name, profiles: map[string]*Profile{}, exact: map[string]string{}, credentials: map[string]*Credential{}}
 	if root != nil {
 		r.policy(root, p, a)
 	}
@@ -146,6 +146,9 @@ func (r *reader) policy(root *yaml.Node, p *Policy, a accounts) {
 		"profiles": func(n *yaml.Node, field string) {
 			r.entries(n, field, func(k, v *yaml.Node, path string) { r.profile(k, v, path, p) })
 		},
+		"credentials": func(n *yaml.Node, field string) {
+			r.entries(n, field, func(k, v *yaml.Node, path string) { r.credential(k, v, path, p) })
+		},
 		"tenants": func(n *yaml.Node, field string) {
 			r.entries(n, field, func(k, v *yaml.Node, path string) { r.tenant(k, v, path, p, used) })
 		},
@@ -158,6 +161,7 @@ func (r *reader) policy(root *yaml.Node, p *Policy, a accounts) {
 			r.fail(n, field, "names profile %s, which the file does not have", quote(n.Value))
 		}
 	}
+	r.linkCredentials(root, p)
 	slices.SortFunc(p.prefixes, func(x, y prefixRule) int { return len(y.prefix) - len(x.prefix) })
 }
 

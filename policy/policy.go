@@ -12,11 +12,12 @@ type Policy struct {
 	// File is the name of the file.
 	File string
 
-	callers  []callerRule
-	profiles map[string]*Profile
-	exact    map[string]string // tenant → profile
-	prefixes []prefixRule      // longest prefix first
-	origins  []origin          // every value of the file, in its order
+	callers     []callerRule
+	profiles    map[string]*Profile
+	exact       map[string]string // tenant → profile
+	prefixes    []prefixRule      // longest prefix first
+	credentials map[string]*Credential
+	origins     []origin // every value of the file, in its order
 }
 
 // A callerRule is one entry of "callers", its user or group resolved.

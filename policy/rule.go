@@ -167,49 +167,7 @@ func (r *reader) address(n *yaml.Node, field string, rule *Rule) {
 	}
 }
 
-// fieldWords say what "field" is for the two ways that take one.
-var fieldWords = map[string]string{"header": "the header's name", "query": "the parameter's name"}
-
-func (r *reader) injection(n *yaml.Node, field string) *Injection {
-	c := &Injection{}
-	r.keys(n, field, map[string]keyFunc{
-		"name":     r.word(&c.Name, "the credential's name", checkCredentialName),
-		"as":       r.word(&c.As, "bearer, basic, header or query", func(s string) error { return checkOneOf(s, injections) }),
-		"username": r.word(&c.Username, "a user name", checkUsername),
-		"field":    r.word(&c.Field, "a header's or parameter's name", checkToken),
-	})
-	if n.Kind != yaml.MappingNode {
-		return c
-	}
-	for _, key := range []string{"name", "as"} {
-		if !hasKey(n, key) {
-			r.fail(n, field, "has no %s", key)
-		}
-	}
-	_, takesField := fieldWords[c.As]
-	switch {
-	case c.As == "basic" && !hasKey(n, "username"):
-		r.fail(n, field, "is sent as basic and needs username")
-	case c.As != "basic" && c.As != "" && hasKey(n, "username"):
-		r.fail(n, field, "is sent as %s, which has no username; remove it", c.As)
-	}
-	switch {
-	case takesField && !hasKey(n, "field"):
-		r.fail(n, field, "is sent as %s and needs field, %s", c.As, fieldWords[c.As])
-	case !takesField && c.As != "" && hasKey(n, "field"):
-		r.fail(n, field, "is sent as %s, which has no field; remove it", c.As)
-	case c.As == "header" && c.Field != "":
-		if err := checkInjectedHeader(c.Field); err != nil {
-			r.fail(n, field+".field", "%v", err)
-		}
-	}
-	return c
-}
-
-var (
-	schemes    = []string{"https", "http", "tcp"}
-	injections = []string{"bearer", "basic", "header", "query"}
-)
+var schemes = []string{"https", "http", "tcp"}
 
 func checkOneOf(s string, allowed []string) error {
 	if slices.Contains(allowed, s) {

@@ -74,19 +74,6 @@ func (r *Rule) Intercept() bool {
 	return r.Scheme == "http" || r.Credential != nil || len(r.Methods) > 0 || len(r.Paths) > 0
 }
 
-// An Injection says which secret the proxy adds and how. The value is known to
-// the proxy process alone.
-type Injection struct {
-	// Name of the credential in the secret store.
-	Name string `json:"name" yaml:"name"`
-	// As is "bearer", "basic", "header" or "query".
-	As string `json:"as" yaml:"as"`
-	// Username is for "basic" (git over https: any name the server takes).
-	Username string `json:"username,omitempty" yaml:"username,omitempty"`
-	// Field is the header's name for "header", the parameter's for "query".
-	Field string `json:"field,omitempty" yaml:"field,omitempty"`
-}
-
 // A Profile says what a tenant may do. The zero Profile may do nothing.
 type Profile struct {
 	Name    string        `json:"name"`

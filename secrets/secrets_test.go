@@ -43,10 +43,13 @@ func TestValueIsNeverShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := Set{values: map[string]Value{"a": v}}
+	var set Set
+	if err := set.Put("a", v); err != nil {
+		t.Fatal(err)
+	}
 	out := log.String() + string(raw)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%c"} {
-		out += fmt.Sprintf(verb, v) + fmt.Sprintf(verb, &v) + fmt.Sprintf(verb, h) + fmt.Sprintf(verb, []Value{v}) + fmt.Sprintf(verb, set)
+		out += fmt.Sprintf(verb, v) + fmt.Sprintf(verb, &v) + fmt.Sprintf(verb, h) + fmt.Sprintf(verb, []Value{v}) + fmt.Sprintf(verb, &set) + fmt.Sprintf(verb, set.Held("a"))
 	}
 	for _, form := range NewRedactor(nil, v).forms {
 		if strings.Contains(out, string(form)) {

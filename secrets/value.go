@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"regexp"
 )
 
@@ -71,7 +70,7 @@ func NewValue(b []byte) (Value, error) {
 			return Value{}, fmt.Errorf("%w: it contains a control character", ErrValue)
 		}
 	}
-	b = bytes.Clone(b)
+	b = keep(b)
 	return Value{get: func() []byte { return b }}, nil
 }
 
@@ -95,38 +94,3 @@ func (Value) LogValue() slog.Value { return slog.StringValue(hidden) }
 
 // IsZero reports whether there is no value.
 func (v Value) IsZero() bool { return len(v.bytes()) == 0 }
-
-// A Set holds credentials by name. It does not change once it is filled.
-type Set struct{ values map[string]Value }
-
-// Read adds the value that a file holds, and closes the file.
-func (s *Set) Read(name string, f *os.File) error {
-	defer f.Close()
-	if err := CheckName(name); err != nil {
-		return err
-	}
-	b, err := io.ReadAll(io.LimitReader(f, MaxLength+3))
-	if err != nil {
-		// The file's path may say more than the name does.
-		return fmt.Errorf("%w: credential %s cannot be read", ErrValue, name)
-	}
-	v, err := NewValue(b)
-	clear(b)
-	if err != nil {
-		return fmt.Errorf("credential %s: %w", name, err)
-	}
-	if s.values == nil {
-		s.values = map[string]Value{}
-	}
-	s.values[name] = v
-	return nil
-}
-
-// Get returns a credential.
-func (s *Set) Get(name string) (Value, error) {
-	v, ok := s.values[name]
-	if !ok {
-		return Value{}, fmt.Errorf("%w: %s", ErrUnknown, name)
-	}
-	return v, nil
-}

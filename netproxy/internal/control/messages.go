@@ -11,6 +11,10 @@ import (
 const (
 	MethodCredentials = "credentials" // Credentials, one file each
 	MethodPreviewTLS  = "previewtls"  // chain and key, PEM → nothing; before Hello, and whenever they are renewed
+	MethodStoreKey    = "storekey"    // the key's file
+	MethodStored      = "stored"      // Stored → Unopened
+	MethodSeal        = "seal"        // Seal, a connection to read the value from → Sealed
+	MethodForget      = "forget"      // Forget
 	MethodHello       = "hello"       // Hello (preview listener) → nothing
 	MethodAttach      = "attach"      // Attach, five sockets and a file for its key → Attached
 	MethodDetach      = "detach"      // Detach

@@ -55,6 +55,7 @@ type process struct {
 	peer   *control.Peer
 	set    *secrets.Set
 	shown  certificate
+	key    *secrets.Key // of the store; nil without one
 	server atomic.Pointer[Server]
 	failed atomic.Pointer[error]
 }
@@ -72,10 +73,24 @@ var errOrder = errors.New("not at this point")
 // dispatch answers the daemon; used says that the files have a new owner.
 func (p *process) dispatch(method string, body json.RawMessage, files []*os.File) (out any, used bool, err error) {
 	server := p.server.Load()
-	if (server == nil) != (method == control.MethodCredentials || method == control.MethodHello) && method != control.MethodPreviewTLS {
+	if method == control.MethodStored { // at the start and later
+		out, err := p.stored(body)
+		return out, false, err
+	}
+	if (server == nil) != (method == control.MethodCredentials || method == control.MethodStoreKey || method == control.MethodHello) &&
+		method != control.MethodPreviewTLS {
 		return nil, false, errOrder
 	}
 	switch method {
+	case control.MethodStoreKey:
+		if len(files) != 1 {
+			return nil, false, errOrder
+		}
+		p.key, err = secrets.ReadKey(files[0])
+		return nil, false, err
+	case control.MethodSeal:
+		out, err := p.seal(body, files)
+		return out, false, err
 	case control.MethodCredentials:
 		in, err := decode[control.Credentials](body)
 		if err != nil || len(in.Names) != len(files) {
@@ -125,6 +140,12 @@ func (p *process) dispatch(method string, body json.RawMessage, files []*os.File
 // change handles the messages without files.
 func change(server *Server, method string, body json.RawMessage) error {
 	switch method {
+	case control.MethodForget:
+		in, err := decode[control.Forget](body)
+		if err == nil {
+			server.secrets.Remove(in.Name)
+		}
+		return err
 	case control.MethodDetach:
 		in, err := decode[control.Detach](body)
 		if err == nil {
