@@ -58,6 +58,9 @@ type Config struct {
 	PreviewHTTPS bool
 	PreviewTLS   func() (chain, key *os.File, err error)
 	Credentials  map[string]*os.File
+	// StoreKey is the open file of the key of the store of credentials; nil
+	// means a file of StateDir, which is made when there is none.
+	StoreKey *os.File
 	// Exe is the sandboxd binary, started again for the roles.
 	Exe      string
 	InitPath string
@@ -91,6 +94,9 @@ func (c *Config) Discard() error {
 		if err := c.Preview.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
+	}
+	if c.StoreKey != nil {
+		errs = append(errs, c.StoreKey.Close())
 	}
 	for _, f := range c.Credentials {
 		// The proxy closes what it was given.
@@ -135,6 +141,7 @@ type Daemon struct {
 	tenants  *tenantTable
 	egress   *egressUse
 	backends *backends
+	secrets  *secretStore
 	// functions are the deployments that are kept in memory.
 	functions *functionTable
 
@@ -194,6 +201,9 @@ func (d *Daemon) start(ctx context.Context) error {
 		return err
 	}
 	if d.recordings, err = recording.Open(d.state("recordings"), d.log); err != nil {
+		return err
+	}
+	if d.secrets, err = openSecrets(d.state("secrets"), &d.cfg); err != nil {
 		return err
 	}
 	if err := d.startParts(ctx); err != nil {

@@ -36,6 +36,7 @@ func (d *Daemon) handlers() map[string]handler {
 		"db-query": d.handleQuery, "db-exec": d.handleDBExec,
 		"templates": d.handleTemplates, "template-get": d.handleTemplateGet, "template-import": d.handleTemplateImport, "template-delete": d.handleTemplateDelete,
 		"policy": d.handlePolicy, "policy-check": d.handlePolicyCheck, "policy-reload": d.handlePolicyReload, "status": d.handleStatus, "doctor": d.handleDoctor, "audit-verify": d.handleVerify,
+		"secrets": d.handleSecrets, "secret-set": d.handleSecretSet, "secret-delete": d.handleSecretDelete,
 		"openapi": d.handleOpenAPI, "health": d.handleHealth, "metrics": d.handleMetrics,
 	}
 }

@@ -30,22 +30,26 @@ func Check(in *policy.Injection) error {
 		return err
 	}
 	switch in.As {
-	case "bearer":
-	case "basic":
+	case policy.AsBearer:
+	case policy.AsBasic:
 		if strings.ContainsAny(in.Username, ":\r\n\x00") {
 			return fmt.Errorf("%w: username", ErrInjection)
 		}
-	case "header":
+	case policy.AsHeader:
 		name := http.CanonicalHeaderKey(in.Field)
 		if !httpguts.ValidHeaderFieldName(in.Field) || forbidden[name] || strings.HasPrefix(name, "Proxy-") {
 			return fmt.Errorf("%w: header field %q", ErrInjection, in.Field)
 		}
-	case "query":
+	case policy.AsQuery:
 		if in.Field == "" || in.Field != url.QueryEscape(in.Field) {
 			return fmt.Errorf("%w: query parameter %q", ErrInjection, in.Field)
 		}
+	case policy.AsSigV4:
+		if in.Region == "" || in.Service == "" {
+			return fmt.Errorf("%w: aws-sigv4 needs region and service", ErrInjection)
+		}
 	default:
-		return fmt.Errorf("%w: %q; want bearer, basic, header or query", ErrInjection, in.As)
+		return fmt.Errorf("%w: %q; want bearer, basic, header, query or aws-sigv4", ErrInjection, in.As)
 	}
 	return nil
 }
@@ -54,42 +58,52 @@ func Check(in *policy.Injection) error {
 // sandbox's own copies of it must not be sent.
 func Field(in *policy.Injection) string {
 	switch in.As {
-	case "bearer", "basic":
+	case policy.AsBearer, policy.AsBasic, policy.AsSigV4:
 		return "Authorization"
-	case "header":
+	case policy.AsHeader:
 		return http.CanonicalHeaderKey(in.Field)
 	}
 	return ""
 }
 
 // Apply puts the value into a request, in place of whatever the sandbox sent
-// in the same field or parameter. It is the last thing done to the request.
-func Apply(in *policy.Injection, v Value, header http.Header, u *url.URL) error {
+// in the same field or parameter. It is the last thing done to the request. A
+// header that holds placeholder keeps what stands around it; "" is none. Not
+// for aws-sigv4: see Sign.
+func Apply(in *policy.Injection, v Value, placeholder string, header http.Header, u *url.URL) error {
 	if err := Check(in); err != nil {
 		return err
 	}
 	if v.IsZero() {
 		return ErrValue
 	}
+	text := string(v.bytes())
+	if in.As == policy.AsHeader && placeholder != "" {
+		if own := header[Field(in)]; len(own) == 1 && strings.Count(own[0], placeholder) == 1 {
+			text = strings.Replace(own[0], placeholder, text, 1)
+		}
+	}
 	if field := Field(in); field != "" {
 		Strip(header, field)
 	}
 	switch in.As {
-	case "bearer":
-		header["Authorization"] = []string{"Bearer " + string(v.bytes())}
-	case "basic":
-		header["Authorization"] = []string{"Basic " + basic(in.Username, v)}
-	case "header":
-		header[Field(in)] = []string{string(v.bytes())}
-	case "query":
-		u.RawQuery = setQuery(u.RawQuery, in.Field, string(v.bytes()))
+	case policy.AsBearer:
+		header["Authorization"] = []string{"Bearer " + text}
+	case policy.AsBasic:
+		header["Authorization"] = []string{"Basic " + basic(in.Username, v.bytes())}
+	case policy.AsHeader:
+		header[Field(in)] = []string{text}
+	case policy.AsQuery:
+		u.RawQuery = setQuery(u.RawQuery, in.Field, text)
+	default:
+		return fmt.Errorf("%w: %q", ErrInjection, in.As)
 	}
 	return nil
 }
 
-func basic(username string, v Value) string {
-	pair := make([]byte, 0, len(username)+1+len(v.bytes()))
-	pair = append(append(append(pair, username...), ':'), v.bytes()...)
+func basic(username string, value []byte) string {
+	pair := make([]byte, 0, len(username)+1+len(value))
+	pair = append(append(append(pair, username...), ':'), value...)
 	return base64.StdEncoding.EncodeToString(pair)
 }
 

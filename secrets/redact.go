@@ -16,41 +16,66 @@ import (
 // was announced stays true.
 const mask = '*'
 
-// A Redactor knows the forms in which a credential may come back: raw, in the
+// A Redactor knows the forms in which credentials may come back: raw, in the
 // injected form, base64 (standard and URL alphabet, wherever the value stands
 // in the encoded text), URL-encoded, hexadecimal and JSON-escaped.
-type Redactor struct{ forms [][]byte }
+type Redactor struct {
+	forms [][]byte
+	m     *matcher
+}
+
+// An Injected is a value as a rule sends it.
+type Injected struct {
+	As    *policy.Injection // nil: no form of its own
+	Value Value
+}
 
 // NewRedactor prepares the forms of one credential as it is injected.
 func NewRedactor(in *policy.Injection, v Value) *Redactor {
+	return NewRedactorOf([]Injected{{in, v}})
+}
+
+// NewRedactorOf prepares the forms of several.
+func NewRedactorOf(list []Injected) *Redactor {
 	r := &Redactor{}
-	r.add(v.bytes())
-	if in != nil && in.As == "basic" {
-		r.addText(basic(in.Username, v))
-		r.addText(strings.NewReplacer("+", "-", "/", "_").Replace(basic(in.Username, v)))
+	for _, i := range list {
+		for _, v := range i.parts() {
+			r.addValue(i.As, v)
+		}
+	}
+	r.m = newMatcher(r.forms)
+	return r
+}
+
+// Empty reports whether there is nothing to look for.
+func (r *Redactor) Empty() bool { return len(r.forms) == 0 }
+
+func (r *Redactor) addValue(in *policy.Injection, b []byte) {
+	r.add(b)
+	if in != nil && in.As == policy.AsBasic {
+		pair := basic(in.Username, b)
+		r.addText(pair)
+		r.addText(strings.NewReplacer("+", "-", "/", "_").Replace(pair))
 	}
 	for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		r.addBase64(e, v.bytes())
+		r.addBase64(e, b)
 	}
-	r.addText(hex.EncodeToString(v.bytes()))
-	r.addText(strings.ToUpper(hex.EncodeToString(v.bytes())))
-	for _, escaped := range []string{
-		url.QueryEscape(string(v.bytes())), url.PathEscape(string(v.bytes())), percent(v.bytes()),
-	} {
+	r.addText(hex.EncodeToString(b))
+	r.addText(strings.ToUpper(hex.EncodeToString(b)))
+	for _, escaped := range []string{url.QueryEscape(string(b)), url.PathEscape(string(b)), percent(b)} {
 		r.addText(escaped)
 		r.addText(lowerEscapes(escaped))
 	}
-	if quoted, err := json.Marshal(string(v.bytes())); err == nil && len(quoted) > 2 {
+	if quoted, err := json.Marshal(string(b)); err == nil && len(quoted) > 2 {
 		r.add(quoted[1 : len(quoted)-1])
 		r.add(bytes.ReplaceAll(quoted[1:len(quoted)-1], []byte("/"), []byte(`\/`)))
 	}
-	return r
 }
 
 func (r *Redactor) addText(s string) { r.add([]byte(s)) }
 
 func (r *Redactor) add(form []byte) {
-	if len(form) == 0 || slices.ContainsFunc(r.forms, func(f []byte) bool { return bytes.Equal(f, form) }) {
+	if len(form) < MinLength || slices.ContainsFunc(r.forms, func(f []byte) bool { return bytes.Equal(f, form) }) {
 		return
 	}
 	r.forms = append(r.forms, form)
@@ -89,7 +114,7 @@ func lowerEscapes(s string) string {
 	return string(b)
 }
 
-// Text returns s without the credential, for header fields.
+// Text returns s without the credentials, for header fields.
 func (r *Redactor) Text(s string) string {
 	b := []byte(s)
 	if !r.cover(b, []byte(s)) {
@@ -98,23 +123,28 @@ func (r *Redactor) Text(s string) string {
 	return string(b)
 }
 
+// Names reports whether s holds a credential in whatever case: names of header
+// fields change theirs on the way.
+func (r *Redactor) Names(s string) bool {
+	lower := bytes.ToLower([]byte(s))
+	for _, form := range r.forms {
+		if len(form) <= len(lower) && bytes.Contains(lower, bytes.ToLower(form)) {
+			return true
+		}
+	}
+	return false
+}
+
 // cover masks in dst every form found in src, its copy. The original is looked
 // at throughout: masking one form must not hide another that overlaps it.
 func (r *Redactor) cover(dst, src []byte) bool {
 	found := false
-	for _, form := range r.forms {
-		for at := 0; ; at++ {
-			i := bytes.Index(src[at:], form)
-			if i < 0 {
-				break
-			}
-			at += i
-			found = true
-			for j := range form {
-				dst[at+j] = mask
-			}
+	r.m.each(src, func(at, length int) {
+		found = true
+		for i := at; i < min(at+length, len(dst)); i++ {
+			dst[i] = mask
 		}
-	}
+	})
 	return found
 }
 
@@ -122,17 +152,22 @@ func (r *Redactor) cover(dst, src []byte) bool {
 type Stream struct {
 	r       *Redactor
 	pending []byte // original bytes that may be the beginning of a form
-	masked  int    // of pending, leading bytes that belong to a form found
+	out     []byte
+	masked  int // of pending, leading bytes that belong to a form found
 }
 
 // Stream starts a body.
 func (r *Redactor) Stream() *Stream { return &Stream{r: r} }
 
+// Use goes on with another Redactor, whose forms are looked for in what has not
+// been passed on yet.
+func (s *Stream) Use(r *Redactor) { s.r = r }
+
 // Write takes the next piece and returns what can be passed on. The result is
 // valid until the next call.
 func (s *Stream) Write(p []byte) []byte {
 	s.pending = append(s.pending, p...)
-	return s.emit(len(s.pending) - s.r.held(s.pending))
+	return s.emit(len(s.pending) - s.r.m.held(s.pending))
 }
 
 // Flush returns the rest at the body's end.
@@ -142,43 +177,21 @@ func (s *Stream) emit(n int) []byte {
 	if n <= 0 {
 		return nil
 	}
-	out := bytes.Clone(s.pending)
-	if s.r.cover(out, s.pending) || s.masked > 0 {
-		for i := range min(s.masked, len(out)) {
-			out[i] = mask
-		}
+	s.out = append(s.out[:0], s.pending[:n]...)
+	for i := range min(s.masked, n) {
+		s.out[i] = mask
 	}
 	// A form that was found may reach into what is held back.
 	s.masked = max(0, s.masked-n)
-	for _, form := range s.r.forms {
-		for at := max(0, n-len(form)+1); at < n && at+len(form) <= len(s.pending); at++ {
-			if bytes.HasPrefix(s.pending[at:], form) {
-				s.masked = max(s.masked, at+len(form)-n)
-			}
+	s.r.m.each(s.pending, func(at, length int) {
+		if at >= n {
+			return
 		}
-	}
+		for i := at; i < min(at+length, n); i++ {
+			s.out[i] = mask
+		}
+		s.masked = max(s.masked, at+length-n)
+	})
 	s.pending = append(s.pending[:0], s.pending[n:]...)
-	return out[:n]
-}
-
-// held is the length of the longest end of b that begins a form and does not
-// complete it.
-func (r *Redactor) held(b []byte) int {
-	longest := 0
-	for _, form := range r.forms {
-		tail := b[max(0, len(b)-len(form)+1):]
-		for len(tail) > longest {
-			i := bytes.IndexByte(tail, form[0])
-			if i < 0 || len(tail)-i <= longest {
-				break
-			}
-			tail = tail[i:]
-			if bytes.HasPrefix(form, tail) {
-				longest = len(tail)
-				break
-			}
-			tail = tail[1:]
-		}
-	}
-	return longest
+	return s.out
 }

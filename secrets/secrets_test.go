@@ -124,7 +124,7 @@ func TestApply(t *testing.T) {
 	} {
 		h := http.Header{"Authorization": {"theirs", "twice"}, "X_api_key": {"theirs"}, "X-Api-Key": {"theirs"}, "Accept": {"*/*"}}
 		u := &url.URL{Opaque: "/p", RawQuery: "token=theirs&x=%2f"}
-		if err := Apply(&tc.in, v, h, u); err != nil {
+		if err := Apply(&tc.in, v, "", h, u); err != nil {
 			t.Errorf("%+v: %v", tc.in, err)
 			continue
 		}
@@ -154,7 +154,7 @@ func TestApply(t *testing.T) {
 		{Name: "a", As: "basic", Username: "a:b"},
 	} {
 		h := http.Header{}
-		if err := Apply(&in, v, h, &url.URL{}); err == nil || len(h) > 0 {
+		if err := Apply(&in, v, "", h, &url.URL{}); err == nil || len(h) > 0 {
 			t.Errorf("%+v was applied", in)
 		}
 	}

@@ -17,8 +17,6 @@ type Held struct {
 	Value Value
 	// Previous are values that were replaced, the latest first.
 	Previous []Value
-	// Version is another number after each change of any credential.
-	Version uint64
 }
 
 // A Set holds credentials by name. It may be used by many goroutines.
@@ -44,7 +42,7 @@ func (s *Set) Put(name string, v Value) error {
 	}
 	old := s.values[name]
 	s.version++
-	next := Held{Value: v, Version: s.version}
+	next := Held{Value: v}
 	if !old.Value.IsZero() {
 		next.Previous = append(next.Previous, old.Value)
 	}
@@ -64,7 +62,7 @@ func (s *Set) Remove(name string) {
 	}
 	s.version++
 	previous := append([]Value{old.Value}, old.Previous...)
-	s.values[name] = Held{Previous: previous[:min(len(previous), keepPrevious)], Version: s.version}
+	s.values[name] = Held{Previous: previous[:min(len(previous), keepPrevious)]}
 }
 
 // Read adds the value that a file holds, and closes the file.
@@ -88,6 +86,13 @@ func (s *Set) Read(name string, f *os.File) error {
 	return s.Put(name, v)
 }
 
+// Version is another number after each change.
+func (s *Set) Version() uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.version
+}
+
 // Get returns a credential.
 func (s *Set) Get(name string) (Value, error) {
 	h := s.Held(name)
@@ -105,7 +110,8 @@ func (s *Set) Held(name string) Held {
 	return s.values[name]
 }
 
-// ReadFrame reads a value as WriteFrame writes it.
+// ReadFrame reads a value that comes after its length: four bytes, the most
+// significant first.
 func ReadFrame(r io.Reader) (Value, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
@@ -121,13 +127,4 @@ func ReadFrame(r io.Reader) (Value, error) {
 		return Value{}, fmt.Errorf("%w: it did not come whole", ErrValue)
 	}
 	return NewValue(b)
-}
-
-// WriteFrame writes a value for ReadFrame: four bytes of length, most
-// significant first, and the value.
-func WriteFrame(w io.Writer, value []byte) error {
-	b := append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(value)), uint32(len(value))), value...)
-	defer clear(b)
-	_, err := w.Write(b)
-	return err
 }

@@ -79,6 +79,8 @@ func (o *options) config(log *slog.Logger) (daemon.Config, error) {
 	if cfg.Credentials, err = openCredentials(o.credentials); err != nil {
 		return cfg, err
 	}
+	cfg.StoreKey = cfg.Credentials[storeKeyName]
+	delete(cfg.Credentials, storeKeyName)
 	return cfg, nil
 }
 
@@ -97,6 +99,10 @@ func beside(given, name string) (string, error) {
 	}
 	return filepath.Join("/usr/lib/sandboxd", name), nil
 }
+
+// storeKeyName is the file among the credentials that is the key of the store,
+// not a credential itself.
+const storeKeyName = "sandboxd-store-key"
 
 // openCredentials opens the files of a folder without reading them: their
 // content is for the egress proxy alone.

@@ -42,6 +42,7 @@ const (
 	templatePath = "/v1/templates/{template}"
 
 	functionPath = tenantPath + "/functions/{function}"
+	secretPath   = "/v1/secrets/{secret}"
 )
 
 // ofTenant tells runs apart to which several tenants' callers gave the same id.
@@ -151,6 +152,10 @@ var Routes = []Route{
 		RawRequest: octets, Response: typeOf[Template](), Status: 201,
 		Query: append([]Query{{"path", "string", "A folder or archive on the daemon's host, in place of a body."}}, streamQuery...)},
 	{Name: "template-delete", Method: "DELETE", Pattern: templatePath, Admin: true, Summary: "Remove a template; jails that have it keep it until they end. Idempotent.", Status: 204},
+	{Name: "secrets", Method: "GET", Pattern: "/v1/secrets", Admin: true, Summary: "Credentials by name: where each comes from, when it changed, which rules send it. Never a value.", Response: typeOf[SecretList]()},
+	{Name: "secret-set", Method: "PUT", Pattern: secretPath, Admin: true, Status: 101,
+		Summary: "Store a credential or replace it; the next request that a rule gives it to has the new value. Ask with Upgrade: " + SecretProtocol + " and no body. After 101 send four bytes of length, most significant first, and the value: they go to the proxy process past the daemon. Then comes one line of JSON: Secret, or an error."},
+	{Name: "secret-delete", Method: "DELETE", Pattern: secretPath, Admin: true, Summary: "Delete a stored credential; rules that name it refuse. Idempotent.", Status: 204},
 
 	{Name: "policy", Method: "GET", Pattern: tenantPath + "/policy", Tenant: true, Summary: "What the tenant may do.", Response: typeOf[PolicyView]()},
 	{Name: "policy-check", Method: "POST", Pattern: "/v1/policy/check", Summary: "Say what is wrong with a policy file.", Request: typeOf[PolicyCheckRequest](), Response: typeOf[PolicyCheck]()},

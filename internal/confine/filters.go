@@ -170,6 +170,8 @@ func ProxyFilter() *seccomp.Filter {
 		[]string{
 			// Out, and in on listeners that the daemon made. Not bind and listen.
 			"connect", "accept4",
+			// Credentials' memory is kept from being swapped.
+			"mlock",
 			// Files that openat gave: attributes, directories, links on the way.
 			"newfstatat", "statx", "getdents64", "readlinkat",
 		},
