@@ -156,6 +156,7 @@ func (j *tenantJail) prepare(ctx context.Context, profile *policy.Profile, req *
 		spec.NetNS, spec.Resolvers = j.link.NetNS, j.link.Resolvers
 		spec.CABundle = bytes.Join([][]byte{j.d.roots, j.link.CA}, []byte("\n"))
 		maps.Copy(spec.Env, j.link.Env)
+		maps.Copy(spec.Env, j.d.net.Placeholders(j.tenant, profile.Egress))
 	}
 	maps.Copy(spec.Env, profile.Jail.Env)
 	maps.Copy(spec.Env, req.Env)

@@ -205,7 +205,8 @@ func secretError(err error) error {
 	return err
 }
 
-// handleSecretDelete takes a value out of use first, then out of the store.
+// handleSecretDelete takes a value out of the store first: a new proxy
+// process is given what is there.
 func (d *Daemon) handleSecretDelete(q *request) error {
 	name, err := d.secretName(q)
 	if err != nil {
@@ -216,10 +217,10 @@ func (d *Daemon) handleSecretDelete(q *request) error {
 	}
 	d.secrets.mu.Lock()
 	defer d.secrets.mu.Unlock()
-	if err := d.net.ForgetSecret(q.ctx(), name); err != nil {
+	if _, err := d.secrets.file.Remove(name); err != nil {
 		return err
 	}
-	if _, err := d.secrets.file.Remove(name); err != nil {
+	if err := d.net.ForgetSecret(q.ctx(), name); err != nil {
 		return err
 	}
 	return q.noContent()

@@ -88,8 +88,8 @@ func (c *child) stop(ctx context.Context) error {
 }
 
 // handle answers the proxy process. It parses hostile input all day, so what it
-// asks is checked: it can put decisions on record and connect to ports that are
-// published, and nothing else.
+// asks is checked: it can put decisions on record, connect to ports that are
+// published and have tokens made as the policy says, and nothing else.
 func (p *Proxy) handle(ctx context.Context, method string, body json.RawMessage, files []*os.File) (any, []*os.File, error) {
 	control.CloseAll(files)
 	switch method {
@@ -109,6 +109,17 @@ func (p *Proxy) handle(ctx context.Context, method string, body json.RawMessage,
 			return nil, nil, &control.RemoteError{Code: "invalid"}
 		}
 		return p.dialJail(ctx, in.Label)
+	case control.MethodToken:
+		var in control.Token
+		if err := json.Unmarshal(body, &in); err != nil || p.cfg.OpenToken == nil {
+			return nil, nil, &control.RemoteError{Code: "invalid"}
+		}
+		f, err := p.cfg.OpenToken(ctx, in.Credential)
+		if err != nil {
+			p.cfg.Log.Warn("a credential's token could not be asked for", "error", err)
+			return nil, nil, &control.RemoteError{Code: "no_token"}
+		}
+		return nil, []*os.File{f}, nil
 	}
 	return nil, nil, &control.RemoteError{Code: "unknown"}
 }

@@ -2,6 +2,7 @@ package netproxy
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,8 @@ type Proxy struct {
 	cfg     Config
 	network *egress.Network
 	peer    *control.Peer // of the process that is being started; the supervisor's
+
+	placeholders []byte // the key of the credentials' placeholders
 
 	// gate is held for reading while a process is told of a change, and for
 	// writing while a new one is told everything. Order: gate, then mu.
@@ -67,6 +70,8 @@ func Start(ctx context.Context, cfg Config) (*Proxy, error) {
 	}
 	p := &Proxy{cfg: cfg, network: network, stop: make(chan struct{}), ended: make(chan struct{}), up: make(chan struct{}),
 		grants: map[string]control.Rules{}, links: map[string]*Link{}, previews: map[string]Preview{}}
+	p.placeholders = make([]byte, 32)
+	_, _ = rand.Read(p.placeholders) // never fails
 	if err := p.boot(ctx); err != nil {
 		close(p.ended)
 		return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
@@ -93,6 +98,7 @@ func (p *Proxy) startChild(ctx context.Context, c *child) error {
 	names, _ := halves(p.cfg.Synthetic)
 	hello := control.Hello{
 		Roots: roots, Servers: nameServers(resolvConf), PreviewBase: p.cfg.PreviewBase, PreviewHTTPS: p.cfg.PreviewHTTPS, Synthetic: names, Limits: p.cfg.Limits,
+		PlaceholderKey: p.placeholders,
 	}
 	var files []*os.File
 	if p.cfg.Preview != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"sandboxd/netproxy/internal/control"
+	"sandboxd/policy"
 	"sandboxd/secrets"
 )
 
@@ -77,4 +78,16 @@ func (p *Proxy) UseSecret(ctx context.Context, s secrets.Sealed) error {
 // rules that name it refuse.
 func (p *Proxy) ForgetSecret(ctx context.Context, name string) error {
 	return p.tell(ctx, control.MethodForget, control.Forget{Name: name}, func() {})
+}
+
+// Placeholders are the variables that stand for credentials in the tenant's
+// sandboxes. Their values are worth nothing outside of them.
+func (p *Proxy) Placeholders(tenant string, rules []policy.Rule) map[string]string {
+	env := map[string]string{}
+	for _, r := range rules {
+		if in := r.Credential; in != nil && in.Placeholder != "" {
+			env[in.Placeholder] = control.Placeholder(p.placeholders, tenant, in)
+		}
+	}
+	return env
 }

@@ -47,6 +47,10 @@ type Config struct {
 	// DialJail connects to a port that a tenant's jail listens on.
 	// An error that wraps ECONNREFUSED means that nothing listens there yet.
 	DialJail func(ctx context.Context, tenant string, port uint16) (*os.File, error)
+	// OpenToken opens what a credential's command prints or its socket says, for
+	// the proxy process to read; nil: no such credentials. The name is one that
+	// the proxy says: what it stands for is the policy's.
+	OpenToken func(ctx context.Context, credential string) (*os.File, error)
 	// Links is the IPv4 range of the veth pairs, a /31 each; it exists in the
 	// egress namespace and the jails alone. Zero means 10.213.0.0/16.
 	Links netip.Prefix

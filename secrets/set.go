@@ -17,6 +17,8 @@ type Held struct {
 	Value Value
 	// Previous are values that were replaced, the latest first.
 	Previous []Value
+	// Version is another number after each change of the name.
+	Version uint64
 }
 
 // A Set holds credentials by name. It may be used by many goroutines.
@@ -42,7 +44,7 @@ func (s *Set) Put(name string, v Value) error {
 	}
 	old := s.values[name]
 	s.version++
-	next := Held{Value: v}
+	next := Held{Value: v, Version: s.version}
 	if !old.Value.IsZero() {
 		next.Previous = append(next.Previous, old.Value)
 	}
@@ -62,7 +64,7 @@ func (s *Set) Remove(name string) {
 	}
 	s.version++
 	previous := append([]Value{old.Value}, old.Previous...)
-	s.values[name] = Held{Previous: previous[:min(len(previous), keepPrevious)]}
+	s.values[name] = Held{Previous: previous[:min(len(previous), keepPrevious)], Version: s.version}
 }
 
 // Read adds the value that a file holds, and closes the file.

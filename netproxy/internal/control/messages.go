@@ -29,6 +29,7 @@ const (
 
 	MethodDecision = "decision" // Decision → acknowledgement, or a notice
 	MethodDialJail = "dialjail" // DialJail → one socket
+	MethodToken    = "token"    // Token → one socket to read from
 )
 
 // A Decision is the record of one outgoing request or name lookup.
@@ -38,7 +39,7 @@ type Decision struct {
 	RunID  string    `json:"run_id,omitempty"`
 	// Origin is "jail" or "isolate".
 	Origin string `json:"origin"`
-	// Kind is "request", "tunnel", "service", "dns", or "connection" for one that
+	// Kind is "token" (for a credential, on the tenant's behalf), "request", "tunnel", "service", "dns", or "connection" for one that
 	// was refused before it said what it is for; Phase "decided" or "finished".
 	Kind    string     `json:"kind"`
 	Phase   string     `json:"phase"`
@@ -83,7 +84,9 @@ type Hello struct {
 	Servers []netip.AddrPort `json:"servers"`
 	// Synthetic is where DNS answers come from.
 	Synthetic netip.Prefix `json:"synthetic"`
-	Limits    Limits       `json:"limits"`
+	// PlaceholderKey makes the placeholders of credentials.
+	PlaceholderKey []byte `json:"placeholder_key"`
+	Limits         Limits `json:"limits"`
 }
 
 // Limits of one tenant (step 2).

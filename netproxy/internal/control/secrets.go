@@ -34,3 +34,8 @@ type Sealed struct {
 type Forget struct {
 	Name string `json:"name"`
 }
+
+// Token asks for what a credential's command prints or its socket says.
+type Token struct {
+	Credential string `json:"credential"`
+}

@@ -14,7 +14,6 @@ import (
 
 	"sandboxd/netproxy/internal/names"
 	"sandboxd/netproxy/internal/strict"
-	"sandboxd/secrets"
 )
 
 // forward decides on one request, makes it and passes the answer on. It
@@ -81,6 +80,12 @@ func (c *session) decide(req *request) (*rule, *refusal) {
 	if g == nil {
 		return nil, denied(why, req.scheme, req.host, req.port, method, req.path)
 	}
+	if method == "TRACE" && rules.holdersOf(req.host) != nil {
+		return nil, denied("method_denied", req.scheme, req.host, req.port, method, req.path)
+	}
+	if in := c.stray(g, req); in != nil {
+		return nil, strayPlaceholder(req, in)
+	}
 	if g.Credential != nil && req.scheme != "https" {
 		return nil, denied("cleartext", req.scheme, req.host, req.port, method, req.path)
 	}
@@ -94,11 +99,16 @@ func (c *session) decide(req *request) (*rule, *refusal) {
 func (c *session) exchange(ctx context.Context, f *flight, k *ticket, g *rule, req *request, rec *record) bool {
 	body := strict.NewBody(c.br, req.head)
 	out := c.build(ctx, g, req, &metered{body, k})
-	var redact *secrets.Redactor
+	var search *searcher
+	if held := c.t.rules.Load().holdersOf(req.host); held != nil {
+		search = &searcher{c.s, held}
+		readable(out.Header)
+	}
 	if g.Credential != nil {
-		var r *refusal
-		if redact, r = c.inject(g, req, out); r != nil {
-			rec.finished(r.reason, r.status, 0, 0)
+		if r := c.inject(ctx, g, req, out); r != nil {
+			_, sent := body.Done()
+			rec.finished(r.reason, r.status, sent, 0)
+			r.closing = r.closing || req.head.Length != 0
 			c.refuse(req.head, r)
 			return c.drain(req.head)
 		}
@@ -125,7 +135,7 @@ func (c *session) exchange(ctx context.Context, f *flight, k *ticket, g *rule, r
 		return !r.closing && c.drain(req.head)
 	}
 	defer resp.Body.Close()
-	a := &reply{c: c, req: req, resp: resp, redact: redact, ticket: k, keep: !req.head.Close}
+	a := &reply{c: c, req: req, resp: resp, search: search, ticket: k, keep: !req.head.Close}
 	if done, _ := body.Done(); !done {
 		// The server answered before it read everything; what is left would be
 		// taken for the next request.
@@ -209,26 +219,6 @@ func fewInterim(ctx context.Context) context.Context {
 			return nil
 		},
 	})
-}
-
-// inject adds the credential, last of all (steps 13 to 16). The transport
-// sends it only over a connection whose server it has verified.
-func (c *session) inject(g *rule, req *request, out *http.Request) (*secrets.Redactor, *refusal) {
-	v, err := c.s.secrets.Get(g.Credential.Name)
-	if err != nil {
-		return nil, &refusal{status: 503, code: "internal", reason: "credential_unavailable", host: req.host.Name,
-			message: "the credential that the rule for " + req.host.Name + " names is not set up"}
-	}
-	// The answer must be readable to be searched, and whole: a range could cut
-	// an echoed value in two.
-	out.Header["Accept-Encoding"] = []string{"identity"}
-	delete(out.Header, "Range")
-	delete(out.Header, "If-Range")
-	if err := secrets.Apply(g.Credential, v, out.Header, out.URL); err != nil {
-		return nil, &refusal{status: 503, code: "internal", reason: "credential_unavailable", host: req.host.Name,
-			message: "the credential that the rule for " + req.host.Name + " names cannot be used"}
-	}
-	return c.s.redactor(g.Credential, v), nil
 }
 
 // sending is a request body; a client that asked first is told to go on when

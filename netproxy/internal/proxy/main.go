@@ -259,6 +259,18 @@ func (d *daemonSide) Finish(dec *control.Decision) {
 	_ = d.peer.Notify(control.MethodDecision, dec)
 }
 
+func (d *daemonSide) OpenToken(ctx context.Context, credential string) (net.Conn, error) {
+	files, err := d.peer.Call(ctx, control.MethodToken, control.Token{Credential: credential}, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer control.CloseAll(files)
+	if len(files) != 1 {
+		return nil, syscall.ECONNABORTED
+	}
+	return net.FileConn(files[0])
+}
+
 func (d *daemonSide) DialJail(ctx context.Context, label string) (net.Conn, error) {
 	files, err := d.peer.Call(ctx, control.MethodDialJail, control.DialJail{Label: label}, nil)
 	if err != nil {

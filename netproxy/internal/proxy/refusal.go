@@ -123,6 +123,8 @@ func failed(reason string, h names.Host) *refusal {
 		r.message, r.retry = h.Name+": its TLS certificate or version is not acceptable", false
 	case "upstream_timeout":
 		r.status, r.message = 504, h.Name+": no answer in time"
+	case "partial_answer":
+		r.message, r.retry = h.Name+": it answered with a part that nobody asked for, which cannot be searched for the credential", false
 	case "encoded_answer":
 		r.message, r.retry = h.Name+": it answered in an encoding that cannot be searched for the credential", false
 	case "revoked":

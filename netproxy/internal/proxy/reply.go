@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"compress/gzip"
+	"compress/zlib"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,8 @@ type reply struct {
 	c      *session
 	req    *request
 	resp   *http.Response
-	redact *secrets.Redactor // nil: no credential was used
+	search *searcher         // nil: the host is given no credential
+	redact *secrets.Redactor // of search, when the head came
 	ticket *ticket
 	keep   bool
 
@@ -45,6 +47,9 @@ func (a *reply) pass(ctx context.Context) string {
 		a.c.refuse(a.req.head, failed("upstream_failed", a.req.host))
 		a.keep = false
 		return "upstream_failed"
+	}
+	if a.search != nil {
+		a.redact = a.search.now()
 	}
 	if r := a.decode(); r != nil {
 		a.keep = a.keep && a.c.drain(a.req.head)
@@ -78,7 +83,13 @@ func (a *reply) broken(ctx context.Context, err error) string {
 // decode makes the body readable where a credential must be looked for.
 func (a *reply) decode() *refusal {
 	a.body, a.length = a.resp.Body, a.resp.ContentLength
-	if a.redact == nil || a.bodyless() {
+	if a.redact == nil {
+		return nil
+	}
+	if a.status == http.StatusPartialContent { // nobody asked for a part
+		return failed("partial_answer", a.req.host)
+	}
+	if a.bodyless() {
 		return nil
 	}
 	coding := strings.Join(a.resp.Header.Values("Content-Encoding"), ",")
@@ -87,6 +98,14 @@ func (a *reply) decode() *refusal {
 		return nil
 	case "gzip", "x-gzip":
 		z, err := gzip.NewReader(a.resp.Body)
+		if err != nil {
+			return failed("encoded_answer", a.req.host)
+		}
+		a.body, a.length = z, -1
+		a.resp.Header.Del("Content-Encoding")
+		return nil
+	case "deflate":
+		z, err := zlib.NewReader(a.resp.Body)
 		if err != nil {
 			return failed("encoded_answer", a.req.host)
 		}
@@ -113,7 +132,7 @@ func (a *reply) head(w *bufio.Writer) {
 	}
 	keys := make([]string, 0, len(a.resp.Header))
 	for key := range a.resp.Header {
-		if lower := strings.ToLower(key); !dropped(lower) && !named[lower] {
+		if lower := strings.ToLower(key); !dropped(lower) && !named[lower] && (a.redact == nil || !a.redact.Names(key)) {
 			keys = append(keys, key)
 		}
 	}
@@ -170,6 +189,7 @@ func (a *reply) copy(w *bufio.Writer) error {
 		n, err := a.body.Read(*buf)
 		piece := (*buf)[:n]
 		if stream != nil {
+			stream.Use(a.search.now()) // a value may have been replaced meanwhile
 			piece = stream.Write(piece)
 		}
 		if limit := a.ticket.received(len(piece)); limit != nil {

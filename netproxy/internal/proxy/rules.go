@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"sandboxd/netproxy/internal/names"
 	"sandboxd/policy"
@@ -23,7 +24,10 @@ type rule struct {
 
 // A ruleset is everything a tenant may reach. It does not change; a new one
 // replaces it.
-type ruleset struct{ rules []*rule }
+type ruleset struct {
+	rules []*rule
+	held  sync.Map // canonical host → *holders
+}
 
 // compile checks the rules. One that cannot be understood spoils all: a rule
 // that is left out might be the one that narrows another.
@@ -189,6 +193,8 @@ func (s *ruleset) tunnel(scheme string, h names.Host, port uint16) (first *rule,
 		intercept = intercept || r.Intercept()
 		return false
 	})
+	// What a host is given under one rule may come back under another.
+	intercept = intercept || scheme == "https" && s.holdersOf(h) != nil
 	if first == nil {
 		return nil, false, missWords[closest]
 	}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,6 +25,8 @@ type Backend interface {
 	Finish(d *control.Decision)
 	// DialJail connects to the port that a preview label stands for.
 	DialJail(ctx context.Context, label string) (net.Conn, error)
+	// OpenToken opens what a credential's command prints or its socket says.
+	OpenToken(ctx context.Context, credential string) (net.Conn, error)
 }
 
 // A Server is the state of the proxy process.
@@ -37,20 +38,24 @@ type Server struct {
 	roots     *x509.CertPool
 	resolver  *hostResolver
 	secrets   *secrets.Set
-	previews  *previews
+	tokens    tokens
+	// placeholderKey makes the placeholders of this start of the daemon.
+	placeholderKey []byte
+	redactors      redactors
+	previews       *previews
 
-	mu        sync.Mutex
-	tenants   map[string]*tenant
-	links     map[uint64]*link
-	redactors map[string]*secrets.Redactor
+	mu      sync.Mutex
+	tenants map[string]*tenant
+	links   map[uint64]*link
 }
 
 // NewServer makes a server without tenants: nothing passes yet.
 func NewServer(h control.Hello, set *secrets.Set, backend Backend, log *slog.Logger) (*Server, error) {
 	s := &Server{
 		backend: backend, log: log, limits: h.Limits.Filled(), synthetic: h.Synthetic, secrets: set,
-		roots: x509.NewCertPool(), resolver: newResolver(),
-		tenants: map[string]*tenant{}, links: map[uint64]*link{}, redactors: map[string]*secrets.Redactor{},
+		placeholderKey: h.PlaceholderKey,
+		roots:          x509.NewCertPool(), resolver: newResolver(),
+		tenants: map[string]*tenant{}, links: map[uint64]*link{},
 	}
 	s.resolver.set(h.Servers)
 	if !s.synthetic.IsValid() || !s.synthetic.Addr().Is4() {
@@ -168,21 +173,4 @@ func (s *Server) Close() {
 	if s.previews != nil {
 		s.previews.close()
 	}
-}
-
-// redactor returns the forms of a credential; making them takes longer than
-// using them.
-func (s *Server) redactor(in *policy.Injection, v secrets.Value) *secrets.Redactor {
-	key, err := json.Marshal(in)
-	if err != nil {
-		return secrets.NewRedactor(in, v)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.redactors[string(key)]
-	if r == nil {
-		r = secrets.NewRedactor(in, v)
-		s.redactors[string(key)] = r
-	}
-	return r
 }
