@@ -142,6 +142,7 @@ type Daemon struct {
 	egress   *egressUse
 	backends *backends
 	secrets  *secretStore
+	spending *spending
 	// functions are the deployments that are kept in memory.
 	functions *functionTable
 
@@ -206,6 +207,9 @@ func (d *Daemon) start(ctx context.Context) error {
 	if d.secrets, err = openSecrets(d.state("secrets"), &d.cfg); err != nil {
 		return err
 	}
+	if d.spending, err = openSpending(d.state("budgets.json"), d.log); err != nil {
+		return err
+	}
 	if err := d.startParts(ctx); err != nil {
 		return err
 	}
@@ -262,6 +266,9 @@ func (d *Daemon) Close(ctx context.Context) error {
 	}
 	if d.net != nil {
 		errs = append(errs, d.net.Close(ctx))
+	}
+	if d.spending != nil {
+		errs = append(errs, d.spending.close())
 	}
 	if d.recordings != nil {
 		d.recordings.Close()

@@ -148,6 +148,11 @@ func (u *egressUse) remove(tenant string, e *egressTenant) {
 // onDecision records each decision of the proxy before it takes effect, and
 // ties it to what caused it.
 func (d *Daemon) onDecision(ctx context.Context, dec netproxy.Decision) error {
+	over, err := d.spend(&dec)
+	if err != nil {
+		d.log.Error("a credential's use could not be counted, so it is not used", "credential", dec.Credential, "error", err)
+		return err
+	}
 	if _, err := d.record(ctx, audit.Record{Time: dec.Time, Kind: audit.KindEgress, Tenant: dec.Tenant, RunID: dec.RunID, Fields: dec}); err != nil {
 		return err
 	}
@@ -157,7 +162,29 @@ func (d *Daemon) onDecision(ctx context.Context, dec netproxy.Decision) error {
 			j.observe(&dec)
 		}
 	}
+	if over != nil {
+		return over
+	}
 	return nil
+}
+
+// spend charges a credential's budget. A request that has none left is put on
+// record as refused.
+func (d *Daemon) spend(dec *netproxy.Decision) (over *netproxy.BudgetError, err error) {
+	c := d.policy.Credential(dec.Credential)
+	if c == nil || c.Budget == nil || dec.Kind != "request" || !dec.Allowed {
+		return nil, nil
+	}
+	if dec.Phase == "finished" {
+		d.spending.add(dec.Credential, dec.Tenant, dec.BytesOut+dec.BytesIn, c.Budget)
+		return nil, nil
+	}
+	err = d.spending.charge(dec.Credential, dec.Tenant, c.Budget)
+	if errors.As(err, &over) {
+		dec.Allowed, dec.Reason = false, "budget_"+over.Budget
+		return over, nil
+	}
+	return nil, err
 }
 
 // observe adds a decision to the jail and to the commands that run in it.

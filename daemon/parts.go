@@ -104,6 +104,7 @@ func (d *Daemon) startEgress(ctx context.Context) (err error) {
 		Preview: d.cfg.Preview, PreviewBase: d.cfg.PreviewBase, PreviewHTTPS: d.cfg.PreviewHTTPS, PreviewTLS: d.cfg.PreviewTLS, Credentials: d.cfg.Credentials,
 		OnDecision: d.onDecision, OnState: d.onEgressState, DialJail: d.dialJail, Log: d.log,
 		StoreKey: d.cfg.StoreKey, Stored: d.secrets.file.All,
+		OpenToken: d.openToken,
 	})
 	return err
 }

@@ -99,7 +99,12 @@ func (p *Proxy) handle(ctx context.Context, method string, body json.RawMessage,
 			return nil, nil, &control.RemoteError{Code: "invalid"}
 		}
 		d.Time = d.Time.Local()
-		if err := p.cfg.OnDecision(ctx, d); err != nil {
+		err := p.cfg.OnDecision(ctx, d)
+		var over *BudgetError
+		if errors.As(err, &over) {
+			return control.Verdict{Budget: over.Budget, Allowed: over.Allowed, Retry: over.Retry}, nil, nil
+		}
+		if err != nil {
 			return nil, nil, &control.RemoteError{Code: "unrecorded"}
 		}
 		return nil, nil, nil

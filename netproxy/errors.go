@@ -3,6 +3,7 @@ package netproxy
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 var (
@@ -51,4 +52,19 @@ func (e *UpstreamError) Error() string {
 		return e.Message
 	}
 	return fmt.Sprintf("%s: the request failed (%s)", e.Host, e.Reason)
+}
+
+// A BudgetError is Config.OnDecision's when a credential's budget does not allow
+// a request. It is put on record as refused by whoever returns it.
+type BudgetError struct {
+	Credential string
+	// Budget is its key in the policy, such as "requests_per_day".
+	Budget  string
+	Allowed string
+	// Retry is when there is a budget again.
+	Retry time.Duration
+}
+
+func (e *BudgetError) Error() string {
+	return fmt.Sprintf("the credential %s has no more budget (%s: %s)", e.Credential, e.Budget, e.Allowed)
 }

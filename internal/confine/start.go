@@ -54,6 +54,21 @@ func Start(cmd *exec.Cmd, uid, gid uint32) error {
 	return <-started
 }
 
+// StartBare starts cmd as the caller's own user without any capability, also if
+// that is root: with an empty bounding set, no_new_privs, in a session of its
+// own, and dying with the caller's process. It is for programs of the
+// operator's, not for roles: files that belong to the user stay within reach.
+func StartBare(cmd *exec.Cmd) error {
+	var pidfd int
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true, PidFD: &pidfd}
+	if cmd.Env == nil {
+		cmd.Env = []string{}
+	}
+	started := make(chan error)
+	go startOnThread(cmd, &pidfd, true, started)
+	return <-started
+}
+
 // startOnThread gives up, on a thread of its own, what the child shall not
 // inherit. The bounding set and no_new_privs belong to a thread, and a child
 // gets those of the thread that made it. The thread can serve for nothing else

@@ -27,7 +27,7 @@ const (
 	MethodServe       = "serve"       // Serve, one socket
 	MethodUnserve     = "unserve"     // Unserve
 
-	MethodDecision = "decision" // Decision → acknowledgement, or a notice
+	MethodDecision = "decision" // Decision → Verdict, or a notice
 	MethodDialJail = "dialjail" // DialJail → one socket
 	MethodToken    = "token"    // Token → one socket to read from
 )

@@ -1,6 +1,10 @@
 package control
 
-import "sandboxd/secrets"
+import (
+	"time"
+
+	"sandboxd/secrets"
+)
 
 // Codes of a RemoteError.
 const (
@@ -38,4 +42,12 @@ type Forget struct {
 // Token asks for what a credential's command prints or its socket says.
 type Token struct {
 	Credential string `json:"credential"`
+}
+
+// A Verdict acknowledges a decision. With Budget set the credential may not be
+// used: that budget, which is Allowed, is used up for the time of Retry.
+type Verdict struct {
+	Budget  string        `json:"budget,omitempty"`
+	Allowed string        `json:"allowed,omitempty"`
+	Retry   time.Duration `json:"retry,omitempty"`
 }

@@ -61,7 +61,7 @@ func (c *session) forward(req *request) bool {
 		rec.d.Credential = g.Credential.Name
 	}
 	if !rec.decided(ctx) { // step 22: not on record, not done
-		c.refuse(req.head, unrecorded())
+		c.refuse(req.head, rec.undecided())
 		return c.drain(req.head)
 	}
 	return c.exchange(ctx, f, k, g, req, rec)

@@ -251,8 +251,14 @@ func warmUp() error {
 type daemonSide struct{ peer *control.Peer }
 
 func (d *daemonSide) Decide(ctx context.Context, dec *control.Decision) error {
-	_, err := d.peer.Call(ctx, control.MethodDecision, dec, nil)
-	return err
+	var v control.Verdict
+	if _, err := d.peer.Call(ctx, control.MethodDecision, dec, &v); err != nil {
+		return err
+	}
+	if v.Budget != "" {
+		return &budgetError{v}
+	}
+	return nil
 }
 
 func (d *daemonSide) Finish(dec *control.Decision) {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
 	"time"
@@ -15,6 +16,7 @@ type record struct {
 	s     *Server
 	d     control.Decision
 	start time.Time
+	over  *budgetError // why it was not decided, if it was for that
 }
 
 func (r *record) target(scheme string, h names.Host, port uint16) {
@@ -34,7 +36,9 @@ func (r *record) decided(ctx context.Context) bool {
 	r.d.Phase, r.d.Time = "decided", time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return r.s.backend.Decide(ctx, &r.d) == nil
+	err := r.s.backend.Decide(ctx, &r.d)
+	errors.As(err, &r.over)
+	return err == nil
 }
 
 // refused puts a refusal on record. It is refused whether that works or not.

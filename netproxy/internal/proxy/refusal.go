@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"sandboxd/netproxy/internal/control"
 	"sandboxd/netproxy/internal/names"
 )
 
@@ -104,6 +105,24 @@ func malformed(reason, message string) *refusal {
 // misdirected is for requests inside a tunnel that name another target (step 9).
 func misdirected(h names.Host, message string) *refusal {
 	return &refusal{status: 421, code: "denied", reason: "misdirected", host: h.Name, message: message, closing: true}
+}
+
+// A budgetError says that a credential's budget is used up.
+type budgetError struct{ control.Verdict }
+
+func (e *budgetError) Error() string { return "budget_" + e.Budget }
+
+// undecided is the answer to a request whose decision is not on record as
+// granted.
+func (r *record) undecided() *refusal {
+	if r.over == nil {
+		return unrecorded()
+	}
+	e := r.over
+	return &refusal{status: 429, code: "busy", reason: e.Error(), host: r.d.Host, rule: r.d.Rule, retry: true, after: e.Retry,
+		limit: e.Budget, allowed: e.Allowed,
+		message: fmt.Sprintf("the credential %s is used up for this tenant (budget %s: %s)", r.d.Credential, e.Budget, e.Allowed),
+		hint:    "wait, or ask the operator for a larger budget of the credential"}
 }
 
 func unrecorded() *refusal {
