@@ -21,7 +21,11 @@ type livePolicy struct {
 	turn sync.Mutex // held while it is replaced
 }
 
-func (l *livePolicy) For(tenant string) (*policy.Profile, error)    { return l.Load().For(tenant) }
+func (l *livePolicy) For(tenant string) (*policy.Profile, error) { return l.Load().For(tenant) }
+func (l *livePolicy) Credential(name string) *policy.Credential  { return l.Load().Credential(name) }
+func (l *livePolicy) CredentialUses() map[string][]policy.CredentialUse {
+	return l.Load().CredentialUses()
+}
 func (l *livePolicy) Explain(tenant string) ([]policy.Grant, error) { return l.Load().Explain(tenant) }
 func (l *livePolicy) MayAct(c policy.Caller, tenant string) bool    { return l.Load().MayAct(c, tenant) }
 func (l *livePolicy) MayAdmin(c policy.Caller) bool                 { return l.Load().MayAdmin(c) }
