@@ -112,18 +112,19 @@ func checkExec(req *api.ExecRequest) error {
 
 // planExec holds a command against the jail's limits.
 func (j *tenantJail) planExec(req *api.ExecRequest, caller policy.Caller) (*execution, jail.ExecSpec, error) {
-	if _, err := lowerOne(j.limits, policy.Limits{Wall: req.Timeout}, "timeout"); err != nil {
+	limits := j.bounds()
+	if _, err := lowerOne(limits, policy.Limits{Wall: req.Timeout}, "timeout"); err != nil {
 		return nil, jail.ExecSpec{}, err
 	}
 	timeout := req.Timeout.Std()
 	if timeout == 0 && !req.Background {
-		timeout = j.limits.Wall.Std()
+		timeout = limits.Wall.Std()
 	}
 	id := req.ExecID
 	if id == "" {
 		id = newID("exec-")
 	}
-	e := &execution{id: id, caller: caller, argv: req.Argv, timeout: timeout, output: j.limits.Output.Bytes(), background: req.Background,
+	e := &execution{id: id, caller: caller, argv: req.Argv, timeout: timeout, output: limits.Output.Bytes(), background: req.Background,
 		wantChanges: req.Receipt != nil && req.Receipt.Files}
 	spec := jail.ExecSpec{Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, Stdin: req.Stdin, Timeout: timeout, Output: e.output, Background: req.Background}
 	if req.TTY != nil {

@@ -42,13 +42,13 @@ func (e *execution) exitDenials(exit *jail.Exit) []api.Denial {
 		limit("wall", e.timeout.String(), "run", 0)
 	}
 	if exit.OOMKilled {
-		limit("memory", e.j.limits.Memory.String(), "run", 0)
+		limit("memory", e.j.bounds().Memory.String(), "run", 0)
 	}
 	if exit.Truncated {
 		limit("output", strconv.FormatInt(e.output, 10), "run", 0)
 	}
 	if exit.PidsRefused > 0 {
-		limit("pids", strconv.Itoa(e.j.limits.Pids), "run", exit.PidsRefused)
+		limit("pids", strconv.Itoa(e.j.bounds().Pids), "run", exit.PidsRefused)
 	}
 	if exit.Code != 0 {
 		if full := e.j.jail.DiskFull(); full != "" {

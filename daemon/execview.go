@@ -32,7 +32,7 @@ func (e *execution) describe() api.Process {
 	}
 	p.Usage.Wall = api.UsedDuration(x.Wall, e.timeout)
 	p.Usage.CPU.Used = knownDuration(x.Usage.CPU)
-	p.Usage.MemoryPeak = api.CountUse{Used: known(x.Usage.MemoryPeak), Limit: e.j.limits.Memory.Bytes()}
+	p.Usage.MemoryPeak = api.CountUse{Used: known(x.Usage.MemoryPeak), Limit: e.j.bounds().Memory.Bytes()}
 	return p
 }
 

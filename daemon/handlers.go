@@ -22,7 +22,7 @@ func (d *Daemon) handlers() map[string]handler {
 		"run-cancel": d.handleRunCancel, "run-call": d.handleRunCall, "run-replay": d.handleReplay,
 		"functions": d.handleFunctions, "function-deploy": d.handleFunctionDeploy, "function-get": d.handleFunctionGet,
 		"function-delete": d.handleFunctionDelete, "function-invoke": d.handleInvoke,
-		"jails": d.handleJails, "jail-create": d.handleJailCreate, "jail-get": d.handleJailGet, "jail-delete": d.handleJailDelete,
+		"jails": d.handleJails, "jail-create": d.handleJailCreate, "jail-get": d.handleJailGet, "jail-update": d.handleJailUpdate, "jail-delete": d.handleJailDelete,
 		"jail-touch": d.handleJailTouch, "jail-freeze": d.handleJailFreeze, "jail-thaw": d.handleJailTouch,
 		"exec": d.handleExec, "processes": d.handleProcesses, "process-get": d.handleProcessGet, "process-events": d.handleProcessEvents,
 		"process-signal": d.handleSignal, "process-stdin": d.handleStdin, "process-wait": d.handleWait,

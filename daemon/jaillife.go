@@ -28,12 +28,12 @@ type tenantJail struct {
 	tenant    string
 	grant     *policy.JailGrant
 	template  string
-	request   api.JailRequest // as it was made
-	limits    policy.Limits
+	request   api.JailRequest // as it was made; its limits with mu and updates held
+	limits    policy.Limits   // guarded by mu once it is made
 	ephemeral bool
 	writable  bool // its root
 	created   time.Time
-	deadline  time.Time
+	deadline  time.Time // guarded by mu once it is made
 	jail      *jail.Jail
 	link      *netproxy.Link // nil without egress
 	noEgress  func()
@@ -42,6 +42,8 @@ type tenantJail struct {
 
 	// state is held while it is frozen or thawed. Order: state, then mu.
 	state sync.Mutex
+
+	updates sync.Mutex // one change of limits at a time
 
 	mu       sync.Mutex
 	active   int                   // guarded by mu
@@ -142,8 +144,7 @@ func lowerOne(l, req policy.Limits, field string) (policy.Limits, error) {
 // prepare makes the way out and the description of the jail.
 func (j *tenantJail) prepare(ctx context.Context, profile *policy.Profile, req *api.JailRequest) (jail.Spec, error) {
 	spec := jail.Spec{Tenant: j.tenant, Template: j.template, WritableRoot: j.writable, ResetRoot: req.ResetRoot, Ephemeral: j.ephemeral, Env: map[string]string{}, CABundle: j.d.roots,
-		Limits: jail.Limits{Memory: j.limits.Memory.Bytes(), CPUs: j.limits.CPUs, Pids: j.limits.Pids, OpenFiles: j.limits.OpenFiles,
-			Disk: j.limits.Disk.Bytes(), Inodes: int64(j.limits.Inodes)}}
+		Limits: ofJail(&j.limits)}
 	if j.d.net != nil {
 		release, err := j.d.egress.use(ctx, j.tenant)
 		if err != nil {
@@ -152,6 +153,11 @@ func (j *tenantJail) prepare(ctx context.Context, profile *policy.Profile, req *
 		j.noEgress = release
 		if j.link, err = j.d.net.Attach(ctx, j.tenant); err != nil {
 			return spec, err
+		}
+		if j.limits.Bandwidth != 0 {
+			if err := j.setRate(j.limits.Bandwidth); err != nil {
+				return spec, err
+			}
 		}
 		spec.NetNS, spec.Resolvers = j.link.NetNS, j.link.Resolvers
 		spec.CABundle = bytes.Join([][]byte{j.d.roots, j.link.CA}, []byte("\n"))

@@ -60,6 +60,7 @@ func checkJailRunLimits(l *policy.Limits) error {
 		set  bool
 	}{
 		{"memory", l.Memory != 0}, {"cpus", l.CPUs != 0}, {"pids", l.Pids != 0}, {"open_files", l.OpenFiles != 0},
+		{"disk", l.Disk != 0}, {"inodes", l.Inodes != 0}, {"io_bytes", l.IOBytes != 0}, {"io_ops", l.IOOps != 0}, {"bandwidth", l.Bandwidth != 0},
 		{"idle", l.Idle != 0}, {"lifetime", l.Lifetime != 0},
 	} {
 		if f.set {
@@ -181,7 +182,7 @@ func (d *Daemon) completeJailRun(ctx context.Context, r *run, e *execution) {
 			Message: "the run took longer than its time limit and was killed"}
 	case p.OOMKilled:
 		rec.Status = api.StatusKilled
-		rec.Error = &api.Error{Code: api.CodeLimit, Limit: "memory", Allowed: e.j.limits.Memory.String(), Message: "the run used more memory than the jail may have"}
+		rec.Error = &api.Error{Code: api.CodeLimit, Limit: "memory", Allowed: e.j.bounds().Memory.String(), Message: "the run used more memory than the jail may have"}
 	case ctx.Err() != nil:
 		rec.Status, rec.Error = api.StatusKilled, canceled(ctx)
 	case p.Cause != "":

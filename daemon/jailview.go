@@ -29,6 +29,9 @@ func (j *tenantJail) describe() api.Jail {
 		out.Workspace = "ephemeral"
 	}
 	out.Usage.BytesOut, out.Usage.BytesIn, out.Usage.Requests = j.bytesOut, j.bytesIn, j.requests
+	if j.link != nil {
+		out.Enforced = append(out.Enforced, "bandwidth")
+	}
 	if j.d.net != nil {
 		for _, p := range j.d.net.Ports(j.tenant) {
 			out.Ports = append(out.Ports, port(p))
@@ -102,7 +105,7 @@ func (d *Daemon) handleExpose(q *request) error {
 	if profile, err := d.policy.For(q.tenant); err != nil || profile.Jail == nil || !profile.Jail.Preview {
 		return &api.Error{Code: api.CodeDenied, Field: "port", Message: "the policy does not let the tenant publish ports", Hint: "an operator can set jail.preview of the profile"}
 	}
-	left := time.Until(j.deadline)
+	left := time.Until(j.ends())
 	ttl := req.TTL.Std()
 	if ttl == 0 {
 		ttl = left

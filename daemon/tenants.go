@@ -168,7 +168,7 @@ func (t *tenantTable) replace(ctx context.Context, tenant string, caller policy.
 	if err := change(); err != nil {
 		return err
 	}
-	left := time.Until(old.deadline).Round(time.Second)
+	left := time.Until(old.ends()).Round(time.Second)
 	if left < time.Second || !t.d.begin() {
 		return nil // the next use makes one
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -185,29 +186,34 @@ func (g group) destroy(ctx context.Context) error {
 // limit writes a jail's limits; what names says is there is written.
 func (g group) limit(l Limits, names []string) error {
 	for _, name := range names {
-		var writes [][2]string
-		switch name {
-		case "memory":
-			writes = [][2]string{
-				{"memory.max", strconv.FormatInt(l.Memory, 10)},
-				{"memory.oom.group", "1"},
-			}
-			// Without swap accounting there is no such file, and no swap either
-			// as far as this group goes.
-			if _, err := os.Stat(filepath.Join(string(g), "memory.swap.max")); err == nil {
-				writes = append(writes, [2]string{"memory.swap.max", "0"})
-			}
-		case "pids":
-			writes = [][2]string{{"pids.max", strconv.Itoa(l.Pids + initThreads)}}
-		case "cpu":
-			const period = 100000
-			writes = [][2]string{{"cpu.max", fmt.Sprintf("%d %d", int64(l.CPUs*period), period)}}
+		if err := g.hold(name, l); err != nil {
+			return err
 		}
-		for _, w := range writes {
-			if err := g.write(w[0], w[1]); err != nil {
-				return err
-			}
-		}
+	}
+	if !slices.Contains(names, "memory") {
+		return nil
+	}
+	if err := g.write("memory.oom.group", "1"); err != nil {
+		return err
+	}
+	// Without swap accounting there is no such file, and no swap either as far as
+	// this group goes.
+	if _, err := os.Stat(filepath.Join(string(g), "memory.swap.max")); err != nil {
+		return nil
+	}
+	return g.write("memory.swap.max", "0")
+}
+
+// hold writes the limit of one controller.
+func (g group) hold(controller string, l Limits) error {
+	switch controller {
+	case "memory":
+		return g.write("memory.max", strconv.FormatInt(l.Memory, 10))
+	case "pids":
+		return g.write("pids.max", strconv.Itoa(l.Pids+initThreads))
+	case "cpu":
+		const period = 100000
+		return g.write("cpu.max", fmt.Sprintf("%d %d", int64(l.CPUs*period), period))
 	}
 	return nil
 }
@@ -223,11 +229,11 @@ func noCgroup(dir string, err error) error {
 }
 
 // enableControllers passes what this host has of the controllers on to g's
-// children and returns which those are.
-func enableControllers(g group) (have, missing []string, err error) {
+// children and returns which those are, and whether there is also the one for I/O.
+func enableControllers(g group) (have, missing []string, io bool, err error) {
 	b, err := g.read("cgroup.controllers")
 	if err != nil {
-		return nil, nil, noCgroup(string(g), err)
+		return nil, nil, false, noCgroup(string(g), err)
 	}
 	offered := strings.Fields(string(b))
 	for _, c := range controllers {
@@ -243,7 +249,7 @@ func enableControllers(g group) (have, missing []string, err error) {
 	}
 	// All of them, not only those used here: the daemon's own group is beneath,
 	// and what it shows is what was delegated.
-	return have, missing, g.enable(offered)
+	return have, missing, slices.Contains(offered, "io"), g.enable(offered)
 }
 
 // takeBack passes nothing on to g's children any more, as far as they allow it.

@@ -101,7 +101,6 @@ func (j *Jail) build(ctx context.Context) error {
 		// Sandbox-init clones commands from init/ into exec-N/; the kernel asks for
 		// the right to write the members of both and of what they have in common.
 		{"cgroup owner", func() error { return j.giveProcs(j.cgroup) }},
-		{"rlimits", func() error { return p.rlimits(j.limits) }},
 		// From here on sandbox-init has the tenant's ids.
 		{"id maps", func() error { return p.mapIDs(j.uid) }},
 		{"configuration", func() error { return j.configure(p) }},

@@ -22,6 +22,9 @@ func (j *Jail) makeFolders() error {
 	if err := j.openFiles(); err != nil {
 		return err
 	}
+	if err := j.limitIO(j.limits); err != nil {
+		return err
+	}
 	for _, dir := range []string{j.workspaceDir(), j.homeDir()} {
 		err := os.Mkdir(dir, 0o700)
 		if errors.Is(err, fs.ErrExist) {

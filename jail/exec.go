@@ -261,13 +261,15 @@ func (p *Process) message() *wire.Exec {
 		cwd = p.j.workingDir()
 	}
 	p.spec.Env = maps.Clone(p.spec.Env)
+	limits := p.j.Limits()
+	files, pids := limits.rlimits()
 	m := &wire.Exec{
 		ID: p.num, Argv: p.spec.Argv, Env: env, Cwd: cwd, Paths: searchPaths(p.spec.Argv[0], byName["PATH"]),
-		Terminal: p.spec.Terminal != nil,
+		Terminal: p.spec.Terminal != nil, OpenFiles: files, Pids: pids,
 	}
 	if p.spec.writesFile() {
 		// It is on a disk that the tenant's quota knows nothing of.
-		m.FileBytes = uint64(p.j.limits.Disk)
+		m.FileBytes = uint64(limits.Disk)
 	}
 	return m
 }

@@ -40,7 +40,7 @@ type Jail struct {
 	m       *Manager
 	tenant  string
 	spec    Spec
-	limits  Limits
+	limits  Limits // guarded by mu once the jail is built
 	cgroup  group
 	created time.Time
 
@@ -80,6 +80,8 @@ type Jail struct {
 
 	// freezeMu serialises freezing and what must not happen while frozen.
 	freezeMu sync.RWMutex
+
+	updateMu sync.Mutex // one change of limits at a time
 
 	// verifyOnce: the first command is looked at before it is let go.
 	verifyMu sync.Mutex
@@ -131,6 +133,13 @@ func (j *Jail) Tenant() string { return j.tenant }
 // Done is closed when the jail has ended and all of it is gone.
 func (j *Jail) Done() <-chan struct{} { return j.done }
 
+// Limits are those that hold now.
+func (j *Jail) Limits() Limits {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.limits
+}
+
 // Info describes the jail now.
 func (j *Jail) Info() Info {
 	usage := j.cgroup.usage()
@@ -142,7 +151,7 @@ func (j *Jail) Info() Info {
 	}
 	return Info{
 		Tenant: j.tenant, State: j.state, Created: j.created, Cause: j.cause, Usage: usage, Limits: j.limits,
-		Processes: j.running, Enforced: j.m.host.enforced,
+		Processes: j.running, Enforced: j.enforced(),
 	}
 }
 

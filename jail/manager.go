@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,6 +59,7 @@ type hostFacts struct {
 	lastCap     int
 	filters     int // seccomp filters on the daemon itself, which jails inherit
 	controllers []string
+	io          bool // whether I/O can be limited, where its device can be found
 	enforced    []string
 	noProject   string // why there are no project quotas
 	disk        string // what holds tenants to their disk limits
@@ -173,7 +175,7 @@ func (m *Manager) bundleDir() string  { return filepath.Join(m.cfg.RunDir, "bund
 // openCgroups prepares CgroupDir/jails and learns which limits can hold.
 func (m *Manager) openCgroups(context.Context) error {
 	top := group(m.cfg.CgroupDir)
-	have, missing, err := enableControllers(top)
+	have, missing, io, err := enableControllers(top)
 	if err != nil {
 		return err
 	}
@@ -191,10 +193,14 @@ func (m *Manager) openCgroups(context.Context) error {
 	if _, err := os.Stat(filepath.Join(string(m.jails), "cgroup.kill")); err != nil {
 		return &UnsupportedError{Feature: "cgroup.kill", Found: "none", Needed: "Linux 5.14", Remedy: "use a newer kernel"}
 	}
-	if err := m.jails.enable(have); err != nil {
+	pass := have
+	if io {
+		pass = append(slices.Clone(have), "io")
+	}
+	if err := m.jails.enable(pass); err != nil {
 		return err
 	}
-	m.host.controllers = have
+	m.host.controllers, m.host.io = have, io
 	// Held without cgroups: descriptors, and processes by the rlimit of the
 	// tenant's own uid range.
 	m.host.enforced = []string{"open_files", "pids"}

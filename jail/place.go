@@ -99,23 +99,6 @@ func (p *place) mapIDs(uid uint32) error {
 	return nil
 }
 
-// rlimits sets those that depend on the jail's limits. NPROC counts the processes
-// of the tenant's own range of ids and so is a bound of its own where there is no
-// pids controller.
-func (p *place) rlimits(l Limits) error {
-	for resource, value := range map[int]uint64{unix.RLIMIT_NOFILE: uint64(l.OpenFiles), unix.RLIMIT_NPROC: uint64(l.Pids)} {
-		if err := setRlimit(p.pid, resource, value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func setRlimit(pid, resource int, value uint64) error {
-	lim := unix.Rlimit{Cur: value, Max: value}
-	return unix.Prlimit(pid, resource, &lim, nil)
-}
-
 // discard undoes build, whatever part of it was done.
 func (p *place) discard(ctx context.Context) error {
 	errs := []error{p.cgroup.kill()}

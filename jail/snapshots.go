@@ -85,7 +85,7 @@ func (j *Jail) Snapshot(ctx context.Context, label string) (Snapshot, error) {
 	defer cancel(nil)
 	mk := &making{cancel: cancel, copy: &treeCopy{ctx: ctx, uid: j.uid}}
 	mk.snap = Snapshot{ID: "snap-" + randomHex(), Label: label, Created: time.Now().UTC()}
-	left, err := j.m.snapshotRoom(j.tenant, j.limits.Disk)
+	left, err := j.m.snapshotRoom(j.tenant, j.Limits().Disk)
 	if err != nil {
 		return Snapshot{}, err
 	}

@@ -64,8 +64,9 @@ type rlimit struct {
 	value    uint64
 }
 
-// rlimits are the same for all jails; place.limit sets the others. There is none
-// for the address space: node and Wasm reserve terabytes that they never touch.
+// rlimits are the same for all jails; wire.Exec has those that a command gets
+// beside. There is none for the address space: node and Wasm reserve terabytes
+// that they never touch.
 func (m *Manager) rlimits() []rlimit {
 	limits := []rlimit{
 		{unix.RLIMIT_CORE, 0},
@@ -77,11 +78,24 @@ func (m *Manager) rlimits() []rlimit {
 		{unix.RLIMIT_STACK, 8 << 20},
 	}
 	for i, l := range limits {
-		// Above the daemon's own it could not be set.
-		var own unix.Rlimit
-		if err := unix.Getrlimit(l.resource, &own); err == nil {
-			limits[i].value = min(l.value, own.Max)
-		}
+		limits[i].value = atMostOwn(l.resource, l.value)
 	}
 	return limits
+}
+
+// rlimits are a command's own RLIMIT_NOFILE and RLIMIT_NPROC, lower than
+// sandbox-init's, so that they can change while the jail lives. The second counts
+// the processes of the tenant's own range of ids and so is a bound of its own
+// where there is no pids controller.
+func (l Limits) rlimits() (files, pids uint64) {
+	return atMostOwn(unix.RLIMIT_NOFILE, uint64(l.OpenFiles)), atMostOwn(unix.RLIMIT_NPROC, uint64(l.Pids))
+}
+
+// atMostOwn lowers a limit to the daemon's own, above which it could not be set.
+func atMostOwn(resource int, value uint64) uint64 {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(resource, &own); err != nil {
+		return value
+	}
+	return min(value, own.Max)
 }

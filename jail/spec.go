@@ -31,6 +31,8 @@ const (
 	maxOpenFiles = 1 << 20
 	maxCPUs      = 1 << 12
 	maxBytes     = 1 << 46
+	minIOBytes   = 64 << 10
+	minIOOps     = 10
 
 	maxEnv      = 1 << 10
 	maxArgv     = 1 << 12
@@ -41,15 +43,9 @@ var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // withDefaults fills in what is zero and refuses what is out of range.
 func (l Limits) withDefaults() (Limits, error) {
-	fill := func(v, def int64) int64 {
-		if v == 0 {
-			return def
-		}
-		return v
-	}
-	l.Memory, l.Disk = fill(l.Memory, defaultMemory), fill(l.Disk, defaultDisk)
-	l.Inodes = fill(l.Inodes, max(l.Disk/bytesPerInode, minInodes))
-	l.Pids, l.OpenFiles = int(fill(int64(l.Pids), defaultPids)), int(fill(int64(l.OpenFiles), defaultOpenFiles))
+	l.Memory, l.Disk = ifZero(l.Memory, defaultMemory), ifZero(l.Disk, defaultDisk)
+	l.Inodes = ifZero(l.Inodes, max(l.Disk/bytesPerInode, minInodes))
+	l.Pids, l.OpenFiles = int(ifZero(int64(l.Pids), defaultPids)), int(ifZero(int64(l.OpenFiles), defaultOpenFiles))
 	if l.CPUs == 0 {
 		l.CPUs = defaultCPUs
 	}
@@ -60,6 +56,8 @@ func (l Limits) withDefaults() (Limits, error) {
 		{"limits.memory", l.Memory, minMemory, maxBytes},
 		{"limits.disk", l.Disk, minDisk, maxBytes},
 		{"limits.inodes", l.Inodes, minInodes, maxInodes},
+		{"limits.io_bytes", ifZero(l.IOBytes, minIOBytes), minIOBytes, maxBytes},
+		{"limits.io_ops", ifZero(l.IOOps, minIOOps), minIOOps, maxBytes},
 		{"limits.pids", int64(l.Pids), minPids, maxPids},
 		{"limits.open_files", int64(l.OpenFiles), minOpenFiles, maxOpenFiles},
 	} {
@@ -73,8 +71,24 @@ func (l Limits) withDefaults() (Limits, error) {
 	return l, nil
 }
 
+func ifZero(v, def int64) int64 {
+	if v == 0 {
+		return def
+	}
+	return v
+}
+
 // tmp is what the memory file systems have.
 func (l Limits) tmp() int64 { return min(l.Disk, maxTmp) }
+
+// checkOwn refuses what the daemon itself may not have.
+func (l Limits) checkOwn() error {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && uint64(l.OpenFiles) > own.Max {
+		return &SpecError{Field: "limits.open_files", Message: fmt.Sprintf("%d is more than the daemon's own limit of %d", l.OpenFiles, own.Max)}
+	}
+	return nil
+}
 
 // check completes a Spec.
 func (s *Spec) check() (err error) {
@@ -84,9 +98,8 @@ func (s *Spec) check() (err error) {
 	if s.Limits, err = s.Limits.withDefaults(); err != nil {
 		return err
 	}
-	var own unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && uint64(s.Limits.OpenFiles) > own.Max {
-		return &SpecError{Field: "limits.open_files", Message: fmt.Sprintf("%d is more than the daemon's own limit of %d", s.Limits.OpenFiles, own.Max)}
+	if err := s.Limits.checkOwn(); err != nil {
+		return err
 	}
 	for _, r := range s.Resolvers {
 		if _, err := netip.ParseAddr(r); err != nil {

@@ -68,6 +68,10 @@ type Limits struct {
 	// file systems (/tmp and others) have as much, 512 MiB at most.
 	Disk   int64
 	Inodes int64 // files, folders and links of the same
+	// IOBytes and IOOps are what may be read and, again, written of the disk with
+	// these files in a second. Here zero means no limit.
+	IOBytes int64
+	IOOps   int64
 }
 
 // State of a jail.

@@ -123,6 +123,15 @@ func (l *Link) free() {
 	l.closeServices()
 }
 
+// SetRate holds the jail to so many bytes a second out and as many in, from now
+// on; 0 means no limit.
+func (l *Link) SetRate(bytes int64) error {
+	if err := l.link.SetRate(bytes); err != nil {
+		return fmt.Errorf("netproxy: %w", err)
+	}
+	return nil
+}
+
 // Close takes the link down and closes NetNS: its connections end at once, its
 // device soon after. It may be called again.
 func (l *Link) Close() error {

@@ -108,6 +108,8 @@ func TestLower(t *testing.T) {
 		{Limits{Idle: 1}, "limits.idle", ""},
 		{Limits{Pids: 1}, "limits.pids", ""},
 		{Limits{OpenFiles: 1}, "limits.open_files", ""},
+		{Limits{IOBytes: 1 << 20}, "limits.io_bytes", ""},
+		{Limits{Bandwidth: 1 << 20}, "limits.bandwidth", ""},
 	} {
 		got, err := granted.Lower(tc.req, "limits")
 		var fe *FieldError
@@ -119,7 +121,7 @@ func TestLower(t *testing.T) {
 
 // Every field of Limits must be known to the table, or Lower would let it pass.
 func TestLimitsTableIsComplete(t *testing.T) {
-	full := Limits{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+	full := Limits{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 	if got := (Limits{}).WithDefaults(full); got != full {
 		t.Errorf("WithDefaults leaves %+v", got)
 	}

@@ -44,6 +44,13 @@ type limit struct {
 	set      func(*Limits, float64)
 	show     func(float64) string
 	min, max float64
+	// open: not set in a grant means no limit, and a request may set one.
+	open bool
+}
+
+func (f limit) unlessSet() limit {
+	f.open = true
+	return f
 }
 
 func durationLimit(key string, field func(*Limits) *Duration, least, most time.Duration) limit {
@@ -51,7 +58,7 @@ func durationLimit(key string, field func(*Limits) *Duration, least, most time.D
 		func(l *Limits) float64 { return float64(*field(l)) },
 		func(l *Limits, v float64) { *field(l) = Duration(v) },
 		func(v float64) string { return Duration(v).String() },
-		float64(least), float64(most)}
+		float64(least), float64(most), false}
 }
 
 func sizeLimit(key string, field func(*Limits) *Size, least, most Size) limit {
@@ -59,7 +66,7 @@ func sizeLimit(key string, field func(*Limits) *Size, least, most Size) limit {
 		func(l *Limits) float64 { return float64(*field(l)) },
 		func(l *Limits, v float64) { *field(l) = Size(v) },
 		func(v float64) string { return Size(v).String() },
-		float64(least), float64(most)}
+		float64(least), float64(most), false}
 }
 
 func countLimit(key string, field func(*Limits) *int, least, most int) limit {
@@ -67,7 +74,7 @@ func countLimit(key string, field func(*Limits) *int, least, most int) limit {
 		func(l *Limits) float64 { return float64(*field(l)) },
 		func(l *Limits, v float64) { *field(l) = int(v) },
 		func(v float64) string { return strconv.Itoa(int(v)) },
-		float64(least), float64(most)}
+		float64(least), float64(most), false}
 }
 
 const (
@@ -95,11 +102,14 @@ var (
 			func(l *Limits) float64 { return l.CPUs },
 			func(l *Limits, v float64) { l.CPUs = v },
 			func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) },
-			0.01, 4096},
+			0.01, 4096, false},
 		countLimit("pids", func(l *Limits) *int { return &l.Pids }, 2, 4<<20),
 		countLimit("open_files", func(l *Limits) *int { return &l.OpenFiles }, 16, 1<<20),
 		sizeLimit("disk", func(l *Limits) *Size { return &l.Disk }, 1<<20, 1<<46),
 		countLimit("inodes", func(l *Limits) *int { return &l.Inodes }, 256, 1<<31),
+		sizeLimit("io_bytes", func(l *Limits) *Size { return &l.IOBytes }, 64<<10, maxExact).unlessSet(),
+		countLimit("io_ops", func(l *Limits) *int { return &l.IOOps }, 10, 1<<30).unlessSet(),
+		sizeLimit("bandwidth", func(l *Limits) *Size { return &l.Bandwidth }, 8<<10, 1<<40).unlessSet(),
 		durationLimit("idle", func(l *Limits) *Duration { return &l.Idle }, time.Second, 30*day),
 		durationLimit("lifetime", func(l *Limits) *Duration { return &l.Lifetime }, time.Second, 30*day),
 	}
@@ -130,6 +140,20 @@ func (l Limits) WithDefaults(d Limits) Limits {
 	return l
 }
 
+// With returns l with the fields that change sets.
+func (l Limits) With(change Limits) Limits { return change.WithDefaults(l) }
+
+// Changed has the fields that l sets and old does not have so.
+func (l Limits) Changed(old Limits) Limits {
+	var out Limits
+	for _, f := range allLimits {
+		if v := f.get(&l); v != f.get(&old) {
+			f.set(&out, v)
+		}
+	}
+	return out
+}
+
 // AtMost returns l with the fields that most sets lowered to them. Fields that l
 // does not have stay unset.
 func (l Limits) AtMost(most Limits) Limits {
@@ -152,6 +176,10 @@ func (l Limits) Lower(req Limits, path string) (Limits, error) {
 		case want == 0:
 		case want < 0 || math.IsNaN(want):
 			return Limits{}, &FieldError{Field: field, Message: "must be positive", Allowed: f.show(most)}
+		case f.open && want < f.min:
+			return Limits{}, &FieldError{Field: field, Message: "is less than anything works with", Allowed: f.show(f.min) + " and more"}
+		case most == 0 && f.open && l.Lifetime != 0: // only a jail has one
+			f.set(&l, want)
 		case most == 0:
 			return Limits{}, &FieldError{Field: field, Message: "has no meaning in this environment; leave it out"}
 		case want > most:

@@ -159,7 +159,11 @@ func (r *reader) limit(n *yaml.Node, field string, l *Limits, f limit) {
 }
 
 // example has a good value in every field.
-var example = func() *Limits { l := IsolateDefaults().WithDefaults(JailDefaults()); return &l }()
+var example = func() *Limits {
+	l := IsolateDefaults().WithDefaults(JailDefaults())
+	l.IOBytes, l.IOOps, l.Bandwidth = 64<<20, 1000, 16<<20
+	return &l
+}()
 
 // parse reads a value in the form that the limit's kind has.
 func (f limit) parse(s string) (float64, error) {
@@ -167,7 +171,7 @@ func (f limit) parse(s string) (float64, error) {
 	case "wall", "cpu", "idle", "lifetime":
 		d, err := ParseDuration(s)
 		return float64(d), err
-	case "memory", "output":
+	case "memory", "output", "disk", "io_bytes", "bandwidth":
 		n, err := ParseSize(s)
 		return float64(n), err
 	case "cpus":

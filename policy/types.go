@@ -31,6 +31,13 @@ type Limits struct {
 	Disk Size `json:"disk,omitempty" yaml:"disk,omitempty"`
 	// Inodes is the number of the jail's files, folders and links.
 	Inodes int `json:"inodes,omitempty" yaml:"inodes,omitempty"`
+	// IOBytes and IOOps are what a jail may read and, again, write of its disk in a
+	// second; not set means as much as there is.
+	IOBytes Size `json:"io_bytes,omitempty" yaml:"io_bytes,omitempty"`
+	IOOps   int  `json:"io_ops,omitempty" yaml:"io_ops,omitempty"`
+	// Bandwidth is what a jail may send and, again, receive in a second, in bytes;
+	// not set means as much as there is.
+	Bandwidth Size `json:"bandwidth,omitempty" yaml:"bandwidth,omitempty"`
 	// Idle is how long a jail stays without a request.
 	Idle Duration `json:"idle,omitempty" yaml:"idle,omitempty"`
 	// Lifetime is how long a jail may live at most.

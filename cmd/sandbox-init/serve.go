@@ -119,6 +119,8 @@ func (s *server) program(m *wire.Exec, files []*os.File, end *os.File) *sys.Prog
 		p.Call("terminal", unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0)
 	}
 	p.Call("umask", unix.SYS_UMASK, 0o022)
+	p.Rlimit(unix.RLIMIT_NOFILE, m.OpenFiles)
+	p.Rlimit(unix.RLIMIT_NPROC, m.Pids)
 	if m.FileBytes > 0 {
 		p.Rlimit(unix.RLIMIT_FSIZE, m.FileBytes)
 	}

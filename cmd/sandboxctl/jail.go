@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandboxd/daemon/api"
-	"sandboxd/policy"
 )
 
 func (a *app) jailCommand() *cobra.Command {
@@ -51,66 +50,13 @@ func (a *app) jailCommand() *cobra.Command {
 			},
 		}
 	}
-	return group("jail", "Make, look at and end jails", list, a.jailCreateCommand(),
+	return group("jail", "Make, look at and end jails", list, a.jailCreateCommand(), a.jailUpdateCommand(),
 		one("show", "Show a jail", func(c *cobra.Command, t string) (*api.Jail, error) { return a.client.Jail(c.Context(), t) }),
 		one("destroy", "End a jail and all it owns", func(c *cobra.Command, t string) (*api.Jail, error) {
 			return nil, a.done(a.client.DestroyJail(c.Context(), t))
 		}),
 		one("freeze", "Stop a jail until the next request", func(c *cobra.Command, t string) (*api.Jail, error) { return a.client.FreezeJail(c.Context(), t) }),
 		one("thaw", "Let a jail go on", func(c *cobra.Command, t string) (*api.Jail, error) { return a.client.ThawJail(c.Context(), t) }))
-}
-
-func (a *app) jailCreateCommand() *cobra.Command {
-	req := &api.JailRequest{}
-	var idle, life time.Duration
-	var env []string
-	var memory, disk string
-	var pids int
-	var ephemeral bool
-	c := &cobra.Command{
-		Use:   "create TENANT",
-		Short: "Make a jail, or show the one there is",
-		Args:  args(1, 1, "TENANT"),
-		RunE: func(c *cobra.Command, given []string) error {
-			var err error
-			if req.Env, err = pairs("--env", env); err != nil {
-				return err
-			}
-			req.IdleTimeout, req.MaxLifetime = policy.Duration(idle), policy.Duration(life)
-			if ephemeral {
-				req.Workspace = "ephemeral"
-			}
-			l := policy.Limits{Pids: pids}
-			if memory != "" {
-				if l.Memory, err = policy.ParseSize(memory); err != nil {
-					return usagef("--memory: %w", err)
-				}
-			}
-			if disk != "" {
-				if l.Disk, err = policy.ParseSize(disk); err != nil {
-					return usagef("--disk: %w", err)
-				}
-			}
-			if l != (policy.Limits{}) {
-				req.Limits = &l
-			}
-			j, err := a.client.CreateJail(c.Context(), given[0], req)
-			if err != nil {
-				return err
-			}
-			return a.printJail(j)
-		},
-	}
-	c.Flags().DurationVar(&idle, "idle", 0, "freeze it after so long without activity")
-	c.Flags().DurationVar(&life, "lifetime", 0, "end it after so long")
-	c.Flags().StringArrayVar(&env, "env", nil, "NAME=VALUE for all its commands; may be repeated")
-	c.Flags().StringVar(&memory, "memory", "", "limit of memory, such as 512MiB")
-	c.Flags().StringVar(&disk, "disk", "", "limit of its files on the disk, such as 2GiB")
-	c.Flags().IntVar(&pids, "pids", 0, "limit of processes and threads")
-	c.Flags().StringVar(&req.Template, "template", "", "its root file system (default: the policy's)")
-	c.Flags().BoolVar(&req.ResetRoot, "reset-root", false, "throw away what earlier jails have written to a writable root")
-	c.Flags().BoolVar(&ephemeral, "ephemeral", false, "its workspace goes with it")
-	return c
 }
 
 func (a *app) printJail(j *api.Jail) error {

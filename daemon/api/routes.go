@@ -84,6 +84,8 @@ var Routes = []Route{
 	{Name: "jail-create", Method: "PUT", Pattern: jailPath, Tenant: true, Summary: "Create the jail or return the one there is.",
 		Request: typeOf[JailRequest](), Response: typeOf[Jail]()},
 	{Name: "jail-get", Method: "GET", Pattern: jailPath, Tenant: true, Summary: "The jail's state.", Response: typeOf[Jail]()},
+	{Name: "jail-update", Method: "PATCH", Pattern: jailPath, Tenant: true, Summary: "Change limits, idle_timeout, max_lifetime and lease of the jail there is, up to what policy grants, all or nothing. Template, env and workspace need a new jail (409).",
+		Request: typeOf[JailRequest](), Response: typeOf[Jail]()},
 	{Name: "jail-delete", Method: "DELETE", Pattern: jailPath, Tenant: true, Summary: "End the jail and delete all it owns, the workspace too; idempotent.", Status: 204},
 	{Name: "jail-touch", Method: "POST", Pattern: jailPath + "/touch", Tenant: true, Summary: "Count as activity.", Response: typeOf[Jail]()},
 	{Name: "jail-freeze", Method: "POST", Pattern: jailPath + "/freeze", Tenant: true, Summary: "Stop its processes until the next request.", Response: typeOf[Jail]()},

@@ -136,6 +136,12 @@ func (c *Client) CreateJail(ctx context.Context, tenant string, r *api.JailReque
 	return get[api.Jail](ctx, c, call{method: http.MethodPut, path: jailPath(tenant), json: r})
 }
 
+// UpdateJail changes limits, IdleTimeout, MaxLifetime and Lease of the jail there
+// is, all or nothing; other fields must be as they are.
+func (c *Client) UpdateJail(ctx context.Context, tenant string, r *api.JailRequest) (*api.Jail, error) {
+	return get[api.Jail](ctx, c, call{method: http.MethodPatch, path: jailPath(tenant), json: r})
+}
+
 // Jail describes the tenant's jail.
 func (c *Client) Jail(ctx context.Context, tenant string) (*api.Jail, error) {
 	return get[api.Jail](ctx, c, call{method: http.MethodGet, path: jailPath(tenant)})

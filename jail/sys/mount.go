@@ -35,6 +35,24 @@ func Filesystem(kind string, attr int, options ...string) (int, error) {
 	return mnt, nil
 }
 
+// Reconfigure changes options of the file system that the mount fd is of.
+func Reconfigure(fd int, options ...string) error {
+	fs, err := unix.Fspick(fd, "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("fspick: %w", err)
+	}
+	defer unix.Close(fs)
+	for i := 0; i+1 < len(options); i += 2 {
+		if err := unix.FsconfigSetString(fs, options[i], options[i+1]); err != nil {
+			return fmt.Errorf("option %s: %w%s", options[i], err, fsLog(fs))
+		}
+	}
+	if err := unix.FsconfigReconfigure(fs); err != nil {
+		return fmt.Errorf("reconfigure: %w%s", err, fsLog(fs))
+	}
+	return nil
+}
+
 // fsLog returns what the kernel says about the last failure.
 func fsLog(fs int) string {
 	buf := make([]byte, 512)

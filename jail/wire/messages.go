@@ -73,6 +73,8 @@ type Exec struct {
 	// FileBytes is the largest size of a file that it may write; 0: no limit of
 	// its own.
 	FileBytes uint64
+	// OpenFiles and Pids are its RLIMIT_NOFILE and RLIMIT_NPROC.
+	OpenFiles, Pids uint64
 }
 
 // Signal goes to the process group that a command leads.
@@ -153,6 +155,8 @@ func (m *Exec) Marshal() []byte {
 	w.strs(m.Paths)
 	w.flag(m.Terminal)
 	w.u64(m.FileBytes)
+	w.u64(m.OpenFiles)
+	w.u64(m.Pids)
 	return w.b
 }
 
@@ -227,7 +231,7 @@ func Unmarshal(b []byte) (any, error) {
 		c.Layers, c.WritableRoot = r.u64(), r.flag()
 		m = c
 	case kindExec:
-		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs(), Terminal: r.flag(), FileBytes: r.u64()}
+		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs(), Terminal: r.flag(), FileBytes: r.u64(), OpenFiles: r.u64(), Pids: r.u64()}
 	case kindLayers:
 		m = &Layers{}
 	case kindSignal:

@@ -15,7 +15,7 @@ var samples = []message{
 		InitFilter: []byte{1, 2}, ExecFilter: []byte{3},
 	},
 	&Config{Hostname: "alice", TmpBytes: 1 << 40, TmpInodes: 7, Loopback: true, UID: 1000, GID: 1001},
-	&Exec{ID: 9, Argv: []string{"sh", "-c", ""}, Env: []string{"A=b"}, Cwd: "/", Paths: []string{"/bin/sh"}, Terminal: true, FileBytes: 7},
+	&Exec{ID: 9, Argv: []string{"sh", "-c", ""}, Env: []string{"A=b"}, Cwd: "/", Paths: []string{"/bin/sh"}, Terminal: true, FileBytes: 7, OpenFiles: 8, Pids: 9},
 	&Signal{ID: 1, Signal: 15},
 	&Root{},
 	&Ready{Version: Version, LandlockABI: 7},

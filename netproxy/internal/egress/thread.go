@@ -102,6 +102,21 @@ func (t *thread) inNewNamespace(home *os.File, f func(ns *os.File) error) (*os.F
 	return ns, err
 }
 
+// inNamespace runs f on the egress thread while it is in ns, then returns to home,
+// as inNewNamespace does.
+func (t *thread) inNamespace(home, ns *os.File, f func() error) error {
+	return t.do(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("egress: network namespace: %w", err)
+		}
+		err := f()
+		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+			runtime.Goexit() // ends the thread: it must not work elsewhere
+		}
+		return err
+	})
+}
+
 // sysctl writes a setting of the thread's own network namespace.
 func sysctl(path, value string) error {
 	if err := os.WriteFile("/proc/sys/net/"+path, []byte(value), 0); err != nil {

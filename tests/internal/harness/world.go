@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -100,6 +101,10 @@ func (w *World) serve(rw http.ResponseWriter, r *http.Request) {
 	w.mu.Lock()
 	w.seen = append(w.seen, Seen{Host: host, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Authorised: authorised, Header: r.Header.Clone()})
 	w.mu.Unlock()
+	// An upload is whole before it is answered.
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return
+	}
 	rw.Header().Set("Content-Type", "application/json")
 	switch {
 	case host == APIHost && !authorised:
