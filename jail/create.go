@@ -43,6 +43,28 @@ const (
 // Create builds a tenant's jail. If there is one it is returned with ErrExists.
 // When Create fails nothing is left behind.
 func (m *Manager) Create(ctx context.Context, spec Spec) (*Jail, error) {
+	defer m.pool.disturb()()
+	j, err := m.reserve(spec)
+	if err != nil {
+		if spec.Spare != nil {
+			spec.Spare.Discard()
+		}
+		return j, err
+	}
+	err = j.buildUntil(ctx)
+	j.buildMu.Unlock()
+	if err != nil {
+		j.abandon()
+		if spec.Spare != nil {
+			spec.Spare.failed()
+		}
+		return nil, err
+	}
+	return j, nil
+}
+
+// reserve takes the tenant's place in the table. The jail's buildMu is held.
+func (m *Manager) reserve(spec Spec) (*Jail, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
 	}
@@ -60,12 +82,6 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (*Jail, error) {
 	}
 	m.byName[spec.Tenant] = j
 	m.mu.Unlock()
-	err := j.buildUntil(ctx)
-	j.buildMu.Unlock()
-	if err != nil {
-		j.abandon()
-		return nil, err
-	}
 	return j, nil
 }
 
@@ -91,11 +107,20 @@ func (j *Jail) build(ctx context.Context) error {
 		return err
 	}
 	p := &place{m: j.m, cgroup: j.cgroup}
+	settle := func() error { return p.build(j.spec.NetNS) }
+	layer := func() error { return j.m.makeLayer(j.runDir(), j.spec.Resolvers, j.spec.CABundle) }
+	if j.spec.Spare != nil {
+		p = j.spec.Spare.place
+		settle = func() error { return nil }
+		layer = func() error { return os.Rename(p.dir, j.runDir()) }
+	}
 	err := j.m.do([]step{
 		{"template", j.openTemplate},
 		{"uid range", func() (err error) { j.uid, err = j.m.uids.claim(j.tenant); return err }},
-		{"place", func() error { return p.build(j.spec.NetNS) }},
+		{"place", settle},
 		// While sandbox-init starts, what it will mount is made.
+		{"layer", layer},
+		{"layer's owner", j.ownLayer},
 		{"folders", j.makeFolders},
 		{"cgroup limits", func() error { return p.cgroup.limit(j.limits, j.m.host.controllers) }},
 		// Sandbox-init clones commands from init/ into exec-N/; the kernel asks for
@@ -117,7 +142,7 @@ func (j *Jail) build(ctx context.Context) error {
 	}
 	j.goroutines.Go(j.receive)
 	j.goroutines.Go(j.notices)
-	j.spec.NetNS = nil // the caller's
+	j.spec.NetNS, j.spec.Spare = nil, nil // the caller's; used up
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.state != StateCreating {
@@ -185,7 +210,7 @@ func (j *Jail) config() *wire.Config {
 	return &wire.Config{
 		Hostname: hostname(j.tenant),
 		TmpBytes: uint64(j.limits.tmp()), TmpInodes: uint64(max(j.limits.tmp()/8192, 1024)),
-		Loopback: j.spec.NetNS == nil, UID: tenantUID, GID: tenantGID,
+		Loopback: j.spec.ownNetwork(), UID: tenantUID, GID: tenantGID,
 	}
 }
 

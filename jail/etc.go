@@ -1,8 +1,7 @@
 package jail
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -43,22 +42,6 @@ func (j *Jail) makeFolders() error {
 	if err := j.makeRoot(); err != nil {
 		return err
 	}
-	// The root's upper layer is outside of the tenant's limit, so that a jail
-	// whose disk is full still starts: the tenant may write nowhere in it.
-	layer := filepath.Join(j.runDir(), "layer")
-	for _, dir := range []string{j.runDir(), layer, filepath.Join(layer, "upper"), filepath.Join(layer, "work")} {
-		if err := makeDir(dir); err != nil {
-			return fmt.Errorf("jail: folders: %w", err)
-		}
-	}
-	for _, dir := range []string{"upper", "work"} {
-		if err := os.Lchown(filepath.Join(layer, dir), int(j.uid), int(j.uid)); err != nil {
-			return fmt.Errorf("jail: folders: %w", err)
-		}
-	}
-	if err := j.writeEtc(filepath.Join(layer, "upper")); err != nil {
-		return err
-	}
 	var err error
 	if j.born, err = stampOf(j.filesDir()); err != nil {
 		return fmt.Errorf("jail: workspace: %w", err)
@@ -74,52 +57,33 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// hostCertificates is where a Debian keeps certificates of its own, from which
-// it makes the file of all anew when its package is installed.
-const hostCertificates = "usr/local/share/ca-certificates"
-
-// writeEtc writes the part of /etc that is the jail's own beneath root.
-func (j *Jail) writeEtc(root string) error {
-	folders, etc := []string{"etc", "etc/ssl", "etc/ssl/certs"}, filepath.Join(root, "etc")
-	if j.spec.WritableRoot {
-		folders = append(folders, "usr", "usr/local", "usr/local/share", hostCertificates)
-	}
-	for _, dir := range folders {
-		// Owned by the jail's root: the overlay marks folders that it merges.
-		err := makeDir(filepath.Join(root, dir))
-		if err == nil {
-			err = os.Lchown(filepath.Join(root, dir), int(j.uid), int(j.uid))
-		}
-		if err != nil {
-			return fmt.Errorf("jail: /etc: %w", err)
+// makeLayer makes the folder dir with the root's upper layer, and in it the part
+// of /etc that depends on the network alone. The layer is outside of the tenant's
+// limit, so that a jail whose disk is full still starts: the tenant may write
+// nowhere in it.
+func (m *Manager) makeLayer(dir string, resolvers []string, bundle []byte) error {
+	layer := filepath.Join(dir, "layer")
+	etc := filepath.Join(layer, "upper/etc")
+	for _, d := range []string{
+		dir, layer, filepath.Join(layer, "upper"), filepath.Join(layer, "work"), etc, filepath.Join(etc, "ssl"), filepath.Join(etc, "ssl/certs"),
+	} {
+		if err := makeDir(d); err != nil {
+			return fmt.Errorf("jail: folders: %w", err)
 		}
 	}
 	var resolv strings.Builder
-	for _, r := range j.spec.Resolvers {
+	for _, r := range resolvers {
 		fmt.Fprintf(&resolv, "nameserver %s\n", r)
 	}
-	for name, text := range map[string]string{
-		"resolv.conf": resolv.String(),
-		// git and others look their own host's name up; without a line it would
-		// go out as a question and come back as a denial.
-		"hosts": hostsFile + "127.0.0.1 " + hostname(j.tenant) + "\n",
-	} {
-		name = filepath.Join(etc, name)
-		err := makeFile(name, []byte(text))
-		if err == nil && j.spec.WritableRoot {
-			err = os.Lchown(name, int(j.uid), int(j.uid))
-		}
-		if err != nil {
-			return fmt.Errorf("jail: /etc: %w", err)
-		}
+	if err := makeFile(filepath.Join(etc, "resolv.conf"), []byte(resolv.String())); err != nil {
+		return fmt.Errorf("jail: /etc: %w", err)
 	}
-	bundle, err := j.m.bundle(j.spec.CABundle)
-	if err != nil {
-		return err
-	}
-	err = os.Link(bundle, filepath.Join(etc, certificate))
-	if err == nil && j.spec.WritableRoot {
-		err = os.Link(bundle, filepath.Join(root, hostCertificates, "sandboxd.crt"))
+	var err error
+	// Read-only inside, because it belongs to an id that the jail does not have.
+	if to := filepath.Join(etc, certificate); len(bundle) > 0 {
+		err = makeFile(to, bundle)
+	} else {
+		err = os.Link(filepath.Join(m.bundleDir(), hostBundle), to)
 	}
 	if err != nil {
 		return fmt.Errorf("jail: certificates: %w", err)
@@ -127,35 +91,63 @@ func (j *Jail) writeEtc(root string) error {
 	return nil
 }
 
-// bundle returns a file with the certificates (the host's own if there are
-// none), one for each content: it is linked into jails, where it is read-only
-// because it belongs to an id that they do not have.
-func (m *Manager) bundle(pem []byte) (string, error) {
-	if len(pem) == 0 {
-		var err error
-		if pem, err = os.ReadFile(certificateAbs); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("jail: certificates: %w", err)
+// ownLayer makes the layer the tenant's.
+func (j *Jail) ownLayer() error {
+	layer := filepath.Join(j.runDir(), "layer")
+	own := func(path string) error {
+		return os.Lchown(filepath.Join(layer, path), int(j.uid), int(j.uid))
+	}
+	// Owned by the jail's root: the overlay marks folders that it merges.
+	for _, dir := range []string{"upper", "work", "upper/etc", "upper/etc/ssl", "upper/etc/ssl/certs"} {
+		if err := own(dir); err != nil {
+			return fmt.Errorf("jail: folders: %w", err)
 		}
 	}
-	sum := sha256.Sum256(pem)
-	path := filepath.Join(m.bundleDir(), hex.EncodeToString(sum[:16])+".pem")
-	if _, err := os.Lstat(path); err == nil {
-		return path, nil
+	// git and others look their own host's name up; without a line it would go out
+	// as a question and come back as a denial.
+	hosts := hostsFile + "127.0.0.1 " + hostname(j.tenant) + "\n"
+	if err := makeFile(filepath.Join(layer, "upper/etc/hosts"), []byte(hosts)); err != nil {
+		return fmt.Errorf("jail: /etc: %w", err)
 	}
-	tmp, err := os.CreateTemp(m.bundleDir(), "new")
+	if !j.spec.WritableRoot {
+		return nil
+	}
+	err := errors.Join(own("upper/etc/hosts"), own("upper/etc/resolv.conf"))
+	for _, dir := range []string{"usr", "usr/local", "usr/local/share", hostCertificates} {
+		dir = filepath.Join("upper", dir)
+		err = errors.Join(err, makeDir(filepath.Join(layer, dir)), own(dir))
+	}
+	upper := filepath.Join(layer, "upper")
+	err = errors.Join(err, os.Link(filepath.Join(upper, "etc", certificate), filepath.Join(upper, hostCertificates, "sandboxd.crt")))
 	if err != nil {
-		return "", fmt.Errorf("jail: certificates: %w", err)
+		return fmt.Errorf("jail: /etc: %w", err)
 	}
-	defer os.Remove(tmp.Name())
-	defer tmp.Close()
-	if _, err := tmp.Write(pem); err != nil {
-		return "", fmt.Errorf("jail: certificates: %w", err)
+	return nil
+}
+
+// hostCertificates is where a Debian keeps certificates of its own, from which
+// it makes the file of all anew when its package is installed.
+const hostCertificates = "usr/local/share/ca-certificates"
+
+// hostBundle are the host's own certificates, in bundleDir.
+const hostBundle = "host.pem"
+
+// copyBundle copies them, for jails that get none of their own: it is linked into
+// them, where it is read-only because it belongs to an id that they do not have.
+func (m *Manager) copyBundle(context.Context) error {
+	pem, err := os.ReadFile(certificateAbs)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("jail: certificates: %w", err)
 	}
-	if err := tmp.Chmod(0o644); err != nil {
-		return "", fmt.Errorf("jail: certificates: %w", err)
+	// An earlier daemon's go: jails have links of their own.
+	if err := removeAll(m.bundleDir()); err != nil {
+		return err
 	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return "", fmt.Errorf("jail: certificates: %w", err)
+	if err = makeDir(m.bundleDir()); err == nil {
+		err = makeFile(filepath.Join(m.bundleDir(), hostBundle), pem)
 	}
-	return path, nil
+	if err != nil {
+		return fmt.Errorf("jail: certificates: %w", err)
+	}
+	return nil
 }

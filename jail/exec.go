@@ -25,6 +25,10 @@ const (
 	// execTimeout bounds the time between the request and execve.
 	execTimeout = 20 * time.Second
 
+	// execSettles is for how long at most a command holds up the making of spare
+	// jails, from its start.
+	execSettles = 50 * time.Millisecond
+
 	workspacePath = "/workspace"
 )
 
@@ -49,6 +53,8 @@ func (j *Jail) Exec(ctx context.Context, spec ExecSpec) (*Process, error) {
 	if err != nil {
 		return p, err
 	}
+	p.quiet = j.m.pool.disturb()
+	p.settles = time.AfterFunc(execSettles, p.quiet)
 	if err := p.start(ctx); err != nil {
 		j.forget(p)
 		return nil, err

@@ -105,9 +105,13 @@ type Jail struct {
 }
 
 func newJail(m *Manager, spec Spec) *Jail {
+	cg := m.jails.child(spec.Tenant)
+	if spec.Spare != nil {
+		cg = spec.Spare.place.cgroup
+	}
 	return &Jail{
 		m: m, tenant: spec.Tenant, spec: spec, limits: spec.Limits,
-		cgroup: m.jails.child(spec.Tenant), created: time.Now(), state: StateCreating,
+		cgroup: cg, created: time.Now(), state: StateCreating,
 		byID: map[string]*Process{}, byNum: map[uint64]*Process{}, linger: map[uint64]*Process{},
 		ending: make(chan struct{}), done: make(chan struct{}),
 		atFiles: make(chan struct{}, maxAtFiles),

@@ -41,10 +41,11 @@ type Manager struct {
 	uids      *uids
 	templates *rootfs.Store
 	spawn     *spawner
-	imageMu   sync.Mutex              // while an empty image is made
-	homeNet   *os.File                // the daemon's own network namespace
-	faults    func(step string) error // tests
-	watches   atomic.Int32            // of files, in all jails
+	imageMu   sync.Mutex // while an empty image is made
+	homeNet   *os.File   // the daemon's own network namespace
+	pool      *pool
+	faults    atomic.Pointer[func(step string) error] // tests
+	watches   atomic.Int32                            // of files, in all jails
 
 	mu        sync.Mutex
 	byName    map[string]*Jail
@@ -75,6 +76,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	m := &Manager{cfg: cfg, log: cfg.Log, proc: -1, byName: map[string]*Jail{}, making: map[string]*making{}, restoring: map[string]bool{}}
+	m.pool = newPool(m)
 	if err := m.open(ctx); err != nil {
 		m.release()
 		return nil, err
@@ -84,7 +86,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 
 func (m *Manager) open(ctx context.Context) error {
 	steps := []func(context.Context) error{
-		m.checkKernel, m.openFolders, m.probeProc, m.compileFilters, m.openInit, m.startSpawner, m.openCgroups, m.chooseDisk,
+		m.checkKernel, m.openFolders, m.copyBundle, m.probeProc, m.compileFilters, m.openInit, m.startSpawner, m.openCgroups, m.chooseDisk,
 	}
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
@@ -129,7 +131,7 @@ func (m *Manager) openFolders(context.Context) error {
 		}
 	}
 	for dir, mode := range map[string]fs.FileMode{
-		m.cfg.StateDir: 0o711, m.tenantsDir(): 0o711, m.cfg.RunDir: 0o711, m.jailsDir(): 0o711, m.bundleDir(): 0o755,
+		m.cfg.StateDir: 0o711, m.tenantsDir(): 0o711, m.cfg.RunDir: 0o711, m.jailsDir(): 0o711,
 	} {
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return fmt.Errorf("jail: %w", err)
@@ -365,6 +367,9 @@ func (m *Manager) Close(ctx context.Context) error {
 	m.closed = true
 	m.mu.Unlock()
 	var errs []error
+	if err := m.pool.close(); err != nil {
+		errs = append(errs, err)
+	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for _, j := range m.List() {

@@ -22,6 +22,7 @@ import (
 type place struct {
 	m      *Manager
 	cgroup group
+	dir    string // run folder, with the layer; "" if the jail makes it itself
 	conn   *ipc.Conn
 	child  *sys.Child
 	init   *initProcess
@@ -115,5 +116,8 @@ func (p *place) discard(ctx context.Context) error {
 		p.conn.Close()
 	}
 	errs = append(errs, p.cgroup.await(ctx, cgroup.Populated, 0), p.cgroup.remove())
+	if p.dir != "" {
+		errs = append(errs, removeAll(p.dir))
+	}
 	return errors.Join(errs...)
 }

@@ -30,6 +30,9 @@ type Process struct {
 	pipes [3]*os.File // our ends: stdin, stdout, stderr
 	term  *Terminal   // nil without one; its master is pipes[1]
 
+	quiet   func()      // lets spare jails be made again
+	settles *time.Timer // calls it at the latest
+
 	started chan error    // sandbox-init's word, one
 	ready   chan struct{} // closed when begin or fail has run
 	readers sync.WaitGroup
@@ -126,6 +129,7 @@ func (p *Process) fail() {
 	p.mu.Unlock()
 	closeAll(p.pipes[:])
 	p.hist.close()
+	p.unsettle()
 	close(p.ready)
 	close(p.done)
 }
@@ -180,7 +184,13 @@ func (p *Process) finish(exit *Exit) {
 	}
 	p.hist.append(EventExit, nil, exit)
 	close(p.done)
+	p.unsettle()
 	p.j.ended(p)
+}
+
+func (p *Process) unsettle() {
+	p.settles.Stop()
+	p.quiet()
 }
 
 func (p *Process) stopTimer() {

@@ -127,6 +127,12 @@ func checkEnv(field string, env map[string]string) error {
 	return nil
 }
 
+// ownNetwork reports whether the network namespace belongs to the jail's own user
+// namespace, with nothing in it.
+func (s *Spec) ownNetwork() bool {
+	return s.NetNS == nil && (s.Spare == nil || s.Spare.Network == nil)
+}
+
 // check refuses an ExecSpec that execve could not take.
 func (s *ExecSpec) check() error {
 	if len(s.ID) > 128 || strings.ContainsFunc(s.ID, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' }) {

@@ -33,10 +33,10 @@ func (m *Manager) do(steps []step, after func()) error {
 // fault lets a test of this package make a step fail; nobody else can set
 // m.faults.
 func (m *Manager) fault(name string) error {
-	if m.faults == nil {
-		return nil
+	if f := m.faults.Load(); f != nil {
+		return (*f)(name)
 	}
-	return m.faults(name)
+	return nil
 }
 
 // named makes a *StartError of what a step returned, except where the error says

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,6 +44,7 @@ func (j *Jail) abandon() {
 
 // teardown undoes build, whatever part of it was done.
 func (j *Jail) teardown() {
+	defer j.m.pool.disturb()()
 	j.buildMu.Lock()
 	defer j.buildMu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
@@ -135,15 +137,19 @@ func (j *Jail) finish(err error) {
 // whatever lives in them, run folders, and ephemeral workspaces. It returns how
 // many jails that were. It must be called before the first Create.
 func (m *Manager) Sweep(ctx context.Context) (int, error) {
-	found := map[string]bool{}
+	found, spares := map[string]bool{}, map[string]bool{}
 	for _, dir := range []string{string(m.jails), m.jailsDir()} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			return 0, fmt.Errorf("jail: sweep: %w", err)
 		}
 		for _, e := range entries {
-			if e.IsDir() && tenantName.MatchString(e.Name()) {
+			switch {
+			case !e.IsDir():
+			case tenantName.MatchString(e.Name()):
 				found[e.Name()] = true
+			case strings.HasPrefix(e.Name(), sparePrefix):
+				spares[e.Name()] = true
 			}
 		}
 	}
@@ -155,6 +161,12 @@ func (m *Manager) Sweep(ctx context.Context) (int, error) {
 	for _, e := range tenants {
 		if err := m.sweepFiles(e.Name()); err != nil {
 			errs = append(errs, fmt.Errorf("jail: sweep %s: %w", e.Name(), err))
+		}
+	}
+	for name := range spares {
+		err := m.jails.child(name).destroy(ctx)
+		if err = errors.Join(err, removeAll(filepath.Join(m.jailsDir(), name))); err != nil {
+			errs = append(errs, fmt.Errorf("jail: sweep %s: %w", name, err))
 		}
 	}
 	for tenant := range found {

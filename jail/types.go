@@ -49,6 +49,10 @@ type Spec struct {
 	// NetNS is a prepared network namespace that the jail's processes are born
 	// in; the Manager keeps no copy after Create. nil: an empty one.
 	NetNS *os.File
+	// Spare, of TakeSpare, takes the place of NetNS, Resolvers and CABundle. Create
+	// uses it up, also when it fails; its Network is the caller's once Create has
+	// returned a jail.
+	Spare *Spare
 	// Resolvers go to /etc/resolv.conf.
 	Resolvers []string
 	// CABundle (PEM) is what tools inside trust: the host's roots and the
