@@ -70,6 +70,8 @@ type Config struct {
 	// most, TenantIdle how long one is kept idle; 0 means the pool's own.
 	TenantWorkers int
 	TenantIdle    time.Duration
+	// JailSpares is how many jails are kept ready, jail.MaxSpares at most.
+	JailSpares int
 	// InProcess runs isolates in this process instead of workers, and no
 	// egress proxy: for tests.
 	InProcess bool

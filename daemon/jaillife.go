@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -82,12 +81,8 @@ func (d *Daemon) createJail(ctx context.Context, tenant string, caller policy.Ca
 		"event": "create", "template": j.template, "writable": j.writable, "limits": limits, "ephemeral": j.ephemeral}}); err != nil {
 		return nil, err
 	}
-	spec, err := j.prepare(ctx, profile, req)
-	if err == nil {
-		// The jail outlives the request that made it.
-		j.jail, err = d.jails.Create(context.WithoutCancel(ctx), spec)
-	}
-	if err != nil {
+	// The jail outlives the request that made it.
+	if err := j.build(context.WithoutCancel(ctx), profile); err != nil {
 		j.cutOff()
 		_, _ = d.record(ctx, audit.Record{Kind: audit.KindJail, Tenant: tenant, Fields: map[string]any{"event": "failed", "error": clip(err.Error(), 500)}})
 		return nil, fmt.Errorf("create jail %s: %w", tenant, err)
@@ -141,32 +136,49 @@ func lowerOne(l, req policy.Limits, field string) (policy.Limits, error) {
 	return out, err
 }
 
-// prepare makes the way out and the description of the jail.
-func (j *tenantJail) prepare(ctx context.Context, profile *policy.Profile, req *api.JailRequest) (jail.Spec, error) {
-	spec := jail.Spec{Tenant: j.tenant, Template: j.template, WritableRoot: j.writable, ResetRoot: req.ResetRoot, Ephemeral: j.ephemeral, Env: map[string]string{}, CABundle: j.d.roots,
-		Limits: ofJail(&j.limits)}
-	if j.d.net != nil {
-		release, err := j.d.egress.use(ctx, j.tenant)
+// build makes the jail with its way out, of one that is kept ready if there is
+// one.
+func (j *tenantJail) build(ctx context.Context, profile *policy.Profile) error {
+	d := j.d
+	spec := jail.Spec{Tenant: j.tenant, Template: j.template, WritableRoot: j.writable, ResetRoot: j.request.ResetRoot, Ephemeral: j.ephemeral,
+		Env: map[string]string{}, CABundle: d.roots, Limits: ofJail(&j.limits)}
+	joined := func() error { return nil }
+	if d.net != nil {
+		release, err := d.egress.use(ctx, j.tenant)
 		if err != nil {
-			return spec, err
+			return err
 		}
 		j.noEgress = release
-		if j.link, err = j.d.net.Attach(ctx, j.tenant); err != nil {
-			return spec, err
+	}
+	if spec.Spare = d.jails.TakeSpare(); spec.Spare != nil {
+		if s, ok := spec.Spare.Network.(*spareLink); ok {
+			j.link = s.link
+			s.bind(ctx, j.tenant)
+			joined = s.wait
 		}
-		if j.limits.Bandwidth != 0 {
-			if err := j.setRate(j.limits.Bandwidth); err != nil {
-				return spec, err
-			}
+	} else if d.net != nil {
+		var err error
+		if j.link, err = d.net.Attach(ctx, j.tenant); err != nil {
+			return err
 		}
-		spec.NetNS, spec.Resolvers = j.link.NetNS, j.link.Resolvers
-		spec.CABundle = bytes.Join([][]byte{j.d.roots, j.link.CA}, []byte("\n"))
+		spec.NetNS, spec.Resolvers, spec.CABundle = j.link.NetNS, j.link.Resolvers, d.bundle(j.link)
+	}
+	if j.link != nil {
 		maps.Copy(spec.Env, j.link.Env)
-		maps.Copy(spec.Env, j.d.net.Placeholders(j.tenant, profile.Egress))
 	}
 	maps.Copy(spec.Env, profile.Jail.Env)
-	maps.Copy(spec.Env, req.Env)
-	return spec, nil
+	maps.Copy(spec.Env, j.request.Env)
+	made, err := d.jails.Create(ctx, spec)
+	// Nobody runs anything in it before the way out is the tenant's.
+	bound := joined()
+	if err == nil && bound == nil && j.link != nil && j.limits.Bandwidth != 0 {
+		bound = j.setRate(j.limits.Bandwidth)
+	}
+	if err != nil || bound == nil {
+		j.jail = made
+		return errors.Join(err, bound)
+	}
+	return errors.Join(bound, made.Destroy(ctx, "not_started"))
 }
 
 // cutOff takes the way out down.

@@ -62,6 +62,7 @@ func newMetrics(d *Daemon) *metrics {
 		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sandboxd_jails", Help: "Jails now."}, func() float64 { return float64(len(d.tenants.all())) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sandboxd_runs_active", Help: "Runs now."}, func() float64 { n, _ := d.runs.counts(); return float64(n) }))
+	reg.MustRegister(spareMetrics(d)...)
 	m.handler = promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 	return m
 }

@@ -60,7 +60,10 @@ func (d *Daemon) startParts(ctx context.Context) error {
 			fatal = errors.Join(fatal, &unavailableError{o.part, o.err})
 		}
 	}
-	return fatal
+	if fatal != nil {
+		return fatal
+	}
+	return d.keepSpares()
 }
 
 // mayLack tells what this host does not offer, with which the daemon can live,

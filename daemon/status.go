@@ -81,7 +81,7 @@ func (d *Daemon) wholeStatus(s *api.Status) {
 		p := d.pool.Stats()
 		s.Isolates = &api.IsolatePool{Workers: p.Workers, Tenants: p.TenantWorkers, Running: p.Running, Runs: p.Runs, Killed: p.Killed, Preparing: p.Preparing}
 	}
-	s.Egress = d.egressState()
+	s.Egress, s.Spares = d.egressState(), d.spares()
 	last := d.audit.Last()
 	s.Audit = api.AuditState{Seq: last.Seq, Hash: last.Hash}
 	if err := d.audit.Healthy(); err != nil {

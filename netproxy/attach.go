@@ -15,30 +15,68 @@ import (
 
 // Attach makes a network namespace whose only neighbour is the proxy.
 func (p *Proxy) Attach(ctx context.Context, tenant string) (*Link, error) {
-	if err := policy.ValidTenant(tenant); err != nil {
+	l := &Link{proxy: p}
+	if err := l.claim(tenant); err != nil {
 		return nil, err
 	}
-	l := &Link{Tenant: tenant, proxy: p}
-	p.mu.Lock()
-	switch {
-	case p.closing:
-		p.mu.Unlock()
-		return nil, ErrClosed
-	case p.links[tenant] != nil:
-		p.mu.Unlock()
-		return nil, ErrAttached
+	err := l.build()
+	if err == nil {
+		err = l.join(ctx)
 	}
-	p.nextLink++
-	l.id = p.nextLink
-	p.links[tenant] = l // the place is taken
-	p.mu.Unlock()
-	if err := l.build(ctx); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-func (l *Link) build(ctx context.Context) error {
+// Prepare makes a link that is nobody's yet: it has its namespace and its
+// authority, and nothing is served on it until Bind.
+func (p *Proxy) Prepare(ctx context.Context) (*Link, error) {
+	l := &Link{proxy: p}
+	err := l.build()
+	if err == nil {
+		var out control.Attached
+		err = p.call(ctx, control.MethodAuthority, nil, &out, l.authority)
+		l.CA = out.CA
+	}
+	if err != nil {
+		l.free()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Bind makes a prepared link the tenant's. A link that could not be bound is for
+// Close alone.
+func (l *Link) Bind(ctx context.Context, tenant string) error {
+	if err := l.claim(tenant); err != nil {
+		return err
+	}
+	return l.join(ctx)
+}
+
+// claim takes the tenant's place in the table.
+func (l *Link) claim(tenant string) error {
+	if err := policy.ValidTenant(tenant); err != nil {
+		return err
+	}
+	p := l.proxy
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closing:
+		return ErrClosed
+	case p.links[tenant] != nil:
+		return ErrAttached
+	}
+	p.nextLink++
+	l.id, l.Tenant = p.nextLink, tenant
+	p.links[tenant] = l
+	return nil
+}
+
+// build makes what does not depend on the tenant.
+func (l *Link) build() error {
 	link, err := l.proxy.network.Attach()
 	if errors.Is(err, egress.ErrExhausted) {
 		return fmt.Errorf("%w: every link address is in use", ErrExhausted)
@@ -55,9 +93,12 @@ func (l *Link) build(ctx context.Context) error {
 		"HTTP_PROXY": url, "HTTPS_PROXY": url, "http_proxy": url, "https_proxy": url,
 		"NO_PROXY": none, "no_proxy": none,
 	}
-	if l.authority, err = authorityFile(); err != nil {
-		return err
-	}
+	l.authority, err = authorityFile()
+	return err
+}
+
+// join has the proxy serve the link, and offers the tenant's services on it.
+func (l *Link) join(ctx context.Context) error {
 	if err := l.attach(ctx); err != nil {
 		return err
 	}
@@ -138,6 +179,10 @@ func (l *Link) Close() error {
 	var err error
 	l.once.Do(func() {
 		p := l.proxy
+		if l.Tenant == "" { // the proxy does not know it
+			l.free()
+			return
+		}
 		err = p.tell(context.Background(), control.MethodDetach, control.Detach{Link: l.id}, func() {
 			l.attached = false
 			if p.links[l.Tenant] == l {

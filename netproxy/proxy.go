@@ -57,13 +57,10 @@ func Start(ctx context.Context, cfg Config) (*Proxy, error) {
 		closeAll()
 		return nil, errors.New("netproxy: OnDecision and Log must be set")
 	}
-	if cfg.Spare == 0 {
-		cfg.Spare = 2
-	}
 	if !cfg.Synthetic.IsValid() {
 		cfg.Synthetic = DefaultSynthetic
 	}
-	network, err := egress.New(cfg.Links, max(cfg.Spare, 0))
+	network, err := egress.New(cfg.Links)
 	if err != nil {
 		closeAll()
 		return nil, fmt.Errorf("netproxy: %w", err)

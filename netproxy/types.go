@@ -57,9 +57,6 @@ type Config struct {
 	// Synthetic is the IPv4 range of DNS answers; nothing has these addresses.
 	// Zero means 198.18.0.0/15.
 	Synthetic netip.Prefix
-	// Spare is the number of links made ahead, so that a jail need not wait for
-	// its network. 0 means 2, less than 0 none.
-	Spare int
 	// OnState is told when the proxy process has died, when a new one could not
 	// be started, and when one serves again; it may be nil and must not block.
 	OnState func(State)
@@ -76,7 +73,7 @@ type Limits = control.Limits
 
 // A Link is one jail's way out: a network namespace with one veth end in it.
 type Link struct {
-	Tenant string
+	Tenant string // "" for a prepared one
 	// NetNS is handed to jail.Spec; Close closes it.
 	NetNS *os.File
 	// Address is the jail's, Gateway the proxy's on this veth.

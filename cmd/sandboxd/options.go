@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd/daemon"
+	"sandboxd/jail"
 	"sandboxd/policy"
 )
 
@@ -26,6 +27,7 @@ type options struct {
 	disk                       string
 	tenantWorkers              int
 	tenantIdle                 time.Duration
+	jailSpares                 int
 	logLevel                   string
 }
 
@@ -43,6 +45,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.Uint32Var(&o.uidBase, "uid-base", defaultUIDBase, "first of the user ids for roles and tenants")
 	f.IntVar(&o.tenantWorkers, "tenant-workers", 16, "most isolate workers that belong to one tenant each (Wasm, isolation: strict)")
 	f.DurationVar(&o.tenantIdle, "tenant-idle", 30*time.Second, "how long such a worker is kept that nobody uses")
+	f.IntVar(&o.jailSpares, "jail-spares", 4, "how many jails are kept ready for tenants that come, each at some 3 MiB; 0: none")
 	f.BoolVar(&o.bestEffort, "best-effort", o.bestEffort, "make jails although this host cannot enforce every limit")
 	f.StringVar(&o.disk, "disk", "", "how jails are held to their disk limits: project (quotas of the state's file system), image (a file system in a file for each tenant) or none; by default what there is")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "debug, info, warn or error")
@@ -59,9 +62,12 @@ func (o *options) logger() (*slog.Logger, error) {
 // config is what both commands know.
 func (o *options) config(log *slog.Logger) (daemon.Config, error) {
 	cfg := daemon.Config{Version: versionText(), UIDBase: o.uidBase, BestEffort: o.bestEffort, Disk: o.disk, Log: log, Exe: "/proc/self/exe",
-		TenantWorkers: o.tenantWorkers, TenantIdle: o.tenantIdle}
+		TenantWorkers: o.tenantWorkers, TenantIdle: o.tenantIdle, JailSpares: o.jailSpares}
 	if o.tenantWorkers < 1 || o.tenantWorkers > maxTenantWorkers {
 		return cfg, fmt.Errorf("--tenant-workers: %d is not 1 to %d", o.tenantWorkers, maxTenantWorkers)
+	}
+	if o.jailSpares < 0 || o.jailSpares > jail.MaxSpares {
+		return cfg, fmt.Errorf("--jail-spares: %d is not 0 to %d", o.jailSpares, jail.MaxSpares)
 	}
 	if o.tenantIdle < time.Second {
 		return cfg, fmt.Errorf("--tenant-idle: %v is less than a second", o.tenantIdle)

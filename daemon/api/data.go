@@ -68,6 +68,16 @@ type PolicyReload struct {
 	Jails  int    `json:"jails_ended" doc:"Jails that it does not grant."`
 }
 
+// JailSpares are the jails that are kept ready for tenants that come.
+type JailSpares struct {
+	Size      int    `json:"size" doc:"How many there are to be."`
+	Ready     int    `json:"ready"`
+	Taken     uint64 `json:"taken"`
+	Missed    uint64 `json:"missed" doc:"Jails that were made while somebody waited, for want of a ready one."`
+	Failed    uint64 `json:"failed" doc:"How often one could not be made."`
+	LastError string `json:"last_error,omitempty"`
+}
+
 // Egress tells how the egress proxy fares.
 type Egress struct {
 	Running  bool      `json:"running"`
@@ -95,6 +105,7 @@ type Status struct {
 	Isolates *IsolatePool   `json:"isolates,omitempty"`
 	Egress   *Egress        `json:"egress,omitempty" doc:"For administrators."`
 	Jails    int            `json:"jails"`
+	Spares   *JailSpares    `json:"spares,omitempty" doc:"For administrators: jails that are kept ready."`
 	Runs     RunCounts      `json:"runs"`
 	Audit    AuditState     `json:"audit"`
 	Startup  []StartupStep  `json:"startup,omitempty"`

@@ -16,6 +16,7 @@ const (
 	MethodSeal        = "seal"        // Seal, a connection to read the value from → Sealed
 	MethodForget      = "forget"      // Forget
 	MethodHello       = "hello"       // Hello (preview listener) → nothing
+	MethodAuthority   = "authority"   // a file without content → Attached; the file holds the authority
 	MethodAttach      = "attach"      // Attach, five sockets and a file for its key → Attached
 	MethodDetach      = "detach"      // Detach
 	MethodRules       = "rules"       // Rules

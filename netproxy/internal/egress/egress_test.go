@@ -51,7 +51,7 @@ func dial(addr netip.AddrPort, wait time.Duration) error {
 
 func network(t testing.TB) *Network {
 	t.Helper()
-	n, err := New(netip.Prefix{}, 0)
+	n, err := New(netip.Prefix{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestNamespaceOwner(t *testing.T) {
 func TestCloseLeavesNothing(t *testing.T) {
 	before := netlinks(t)
 	threads := threadCount(t)
-	n, err := New(netip.Prefix{}, 0)
+	n, err := New(netip.Prefix{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func threadCount(t *testing.T) int {
 }
 
 func TestRangeIsExhaustedAndReused(t *testing.T) {
-	n, err := New(netip.MustParsePrefix("10.214.0.0/29"), 0)
+	n, err := New(netip.MustParsePrefix("10.214.0.0/29"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,37 +325,6 @@ func TestRangeIsExhaustedAndReused(t *testing.T) {
 			t.Fatal(err)
 		}
 		runtime.Gosched()
-	}
-}
-
-func TestSpareLinks(t *testing.T) {
-	n, err := New(netip.Prefix{}, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[netip.Addr]bool{}
-	for range 6 {
-		l := attach(t, n)
-		if seen[l.Address] {
-			t.Errorf("%v was given out twice", l.Address)
-		}
-		seen[l.Address] = true
-		if err := inside(t, l.NetNS, func() error {
-			return dial(netip.AddrPortFrom(l.Gateway, ProxyPort), 5*time.Second)
-		}); err != nil {
-			t.Error(err)
-		}
-	}
-	for deadline := time.Now().Add(10 * time.Second); n.Links() < 8; runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d links, want 6 and 2 spare ones", n.Links())
-		}
-	}
-	if err := n.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if n.Links() != 0 {
-		t.Errorf("%d links are left", n.Links())
 	}
 }
 

@@ -43,15 +43,6 @@ type Link struct {
 // Attach makes a network namespace with one device and the sockets that are
 // all it can reach.
 func (n *Network) Attach() (*Link, error) {
-	select {
-	case l := <-n.spare:
-		return l, nil
-	default:
-		return n.build()
-	}
-}
-
-func (n *Network) build() (*Link, error) {
 	l := &Link{network: n}
 	if err := n.take(l); err != nil {
 		return nil, err

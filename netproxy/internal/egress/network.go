@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -36,8 +35,6 @@ type Network struct {
 	filter  *filter
 
 	building sync.WaitGroup // links that are being made
-	spare    chan *Link     // made ahead
-	stopping chan struct{}
 
 	mu     sync.Mutex
 	used   map[uint32]*Link
@@ -45,13 +42,12 @@ type Network struct {
 	closed bool
 
 	reap chan *Link
-	done sync.WaitGroup // the reaper, the fillers
+	done sync.WaitGroup // the reaper
 }
 
 // New makes the namespace. links is an IPv4 prefix; the zero value means
-// DefaultLinks. spare is the number of links that are made ahead: nothing in a
-// link is a tenant's until it is attached.
-func New(links netip.Prefix, spare int) (*Network, error) {
+// DefaultLinks.
+func New(links netip.Prefix) (*Network, error) {
 	if !links.IsValid() {
 		links = DefaultLinks
 	}
@@ -60,7 +56,6 @@ func New(links netip.Prefix, spare int) (*Network, error) {
 	}
 	n := &Network{
 		links: links.Masked(), used: map[uint32]*Link{}, reap: make(chan *Link, 1024),
-		spare: make(chan *Link), stopping: make(chan struct{}),
 	}
 	t, ns, err := newThread()
 	if err != nil {
@@ -74,10 +69,6 @@ func New(links netip.Prefix, spare int) (*Network, error) {
 	}
 	n.done.Add(1)
 	go n.reaper()
-	for range spare {
-		n.done.Add(1)
-		go n.filler()
-	}
 	return n, nil
 }
 
@@ -192,35 +183,6 @@ func (n *Network) reaper() {
 	}
 }
 
-// refillAfter keeps the making of the next spare link out of the way of the
-// jail that took the last one.
-const refillAfter = 30 * time.Millisecond
-
-// filler keeps one spare link ready.
-func (n *Network) filler() {
-	defer n.done.Done()
-	for {
-		l, err := n.build()
-		if err == nil {
-			select {
-			case n.spare <- l:
-			case <-n.stopping:
-				l.Close()
-				return
-			}
-		}
-		wait := refillAfter
-		if err != nil {
-			wait = time.Second // exhausted, or the host is short of something
-		}
-		select {
-		case <-time.After(wait):
-		case <-n.stopping:
-			return
-		}
-	}
-}
-
 // Links is the number of links that are not removed yet.
 func (n *Network) Links() int {
 	n.mu.Lock()
@@ -237,7 +199,6 @@ func (n *Network) Close(ctx context.Context) error {
 		return nil
 	}
 	n.closed = true
-	close(n.stopping)
 	n.mu.Unlock()
 	n.building.Wait() // a link that is being built is finished, then closed
 	n.mu.Lock()

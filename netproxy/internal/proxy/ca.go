@@ -46,7 +46,7 @@ const (
 )
 
 // newAuthority takes up the authority that kept holds, or makes one and leaves
-// it there.
+// it there; tenant is "" for a link that is nobody's yet.
 func newAuthority(tenant string, kept *os.File) (*authority, error) {
 	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -110,7 +110,7 @@ func makeAuthority(tenant string, kept *os.File) (*ecdsa.PrivateKey, []byte, err
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: "sandboxd egress", OrganizationalUnit: []string{tenant}},
+		Subject:               pkix.Name{CommonName: "sandboxd egress"},
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              now.Add(authorityLife),
 		IsCA:                  true,
@@ -118,6 +118,9 @@ func makeAuthority(tenant string, kept *os.File) (*ecdsa.PrivateKey, []byte, err
 		MaxPathLenZero:        true, // it signs servers, never another authority
 		KeyUsage:              x509.KeyUsageCertSign,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	if tenant != "" {
+		template.Subject.OrganizationalUnit = []string{tenant}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

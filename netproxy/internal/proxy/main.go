@@ -114,6 +114,15 @@ func (p *process) dispatch(method string, body json.RawMessage, files []*os.File
 			p.failed.Store(&err)
 		}
 		return nil, false, err
+	case control.MethodAuthority:
+		if len(files) != 1 {
+			return nil, false, errOrder
+		}
+		a, err := newAuthority("", files[0])
+		if err != nil {
+			return nil, false, err
+		}
+		return control.Attached{CA: a.pem}, false, nil
 	case control.MethodAttach:
 		in, err := decode[control.Attach](body)
 		if err != nil {
