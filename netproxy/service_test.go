@@ -228,7 +228,7 @@ func TestServiceLimits(t *testing.T) {
 
 // A link that cannot offer what the rules say is not made, and leaves nothing.
 func TestTooManyServices(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, nil)
 	var rules []policy.Rule
 	for i := range maxServices + 1 {
 		rules = append(rules, policy.Rule{ID: fmt.Sprint(i), Host: fmt.Sprintf("h%d.test", i), Scheme: "tcp", Ports: []uint16{5432}})
