@@ -74,7 +74,7 @@ func (r *run) Call(a *quickjs.Args) (quickjs.Value, error) {
 		return 0, r.done(a.Text(1), a.Bool(2))
 	case opFail:
 		if r.outcome == nil {
-			r.outcome = &outcome{err: r.code.errorOf(a.Text(1), KindThrown)}
+			r.outcome = &outcome{err: r.overflow(r.code.errorOf(a.Text(1), KindThrown))}
 		}
 	case opLog:
 		return 0, r.log(a.Text(1), a.Text(2), a.Text(3))

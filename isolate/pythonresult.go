@@ -20,6 +20,8 @@ type raised struct {
 	Line    int    `json:"line"`
 	Column  int    `json:"column"`
 	Hint    string `json:"hint"`
+	// Depth is how many calls were nested, where that was too much.
+	Depth int `json:"depth"`
 }
 
 // failed makes an Error of an exception.
@@ -35,6 +37,8 @@ func (r *pythonRun) failed(text string) *Error {
 		e.Kind = KindRejected
 	case "binding":
 		e.Kind = KindBinding
+	case "stack":
+		return overStack(e, x.Depth+1, x.Depth, "nested calls")
 	}
 	return e
 }

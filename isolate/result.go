@@ -67,6 +67,27 @@ func limitError(limit string, used, allowed any) *Error {
 	return e
 }
 
+// hintStack is what to do where calls nest too deeply.
+const hintStack = "use a loop, or a list as a stack"
+
+// overStack makes an error of the language that calls nest too deeply one of that
+// limit, at the same place.
+func overStack(e *Error, used, allowed any, unit string) *Error {
+	l := limitError("stack", used, allowed)
+	l.Message = limitText["stack"] + ": " + l.Used + " " + unit + " used, " + l.Allowed + " allowed (" + cut(e.Message, 200) + ")"
+	l.File, l.Line, l.Column, l.Stack, l.Hint = e.File, e.Line, e.Column, e.Stack, hintStack
+	return l
+}
+
+// overflow is e, or the limit that it tells of: the interpreter's own error that
+// nobody caught. What only looks like it stays what it is.
+func (r *run) overflow(e *Error) *Error {
+	if e.Kind == KindThrown && e.Message == "RangeError: Maximum call stack size exceeded" && r.vm.StackSpent() {
+		return overStack(e, quickjs.StackSize, quickjs.StackSize, "bytes of stack")
+	}
+	return e
+}
+
 var limitText = map[string]string{
 	"wall":     "the run took too long",
 	"compile":  "the module took too long to compile",
@@ -79,6 +100,7 @@ var limitText = map[string]string{
 	"result":   "the result is too large (bytes of JSON)",
 	"calls":    "the code made too many host calls",
 	"requests": "the code made too many requests",
+	"stack":    "the calls nest too deeply",
 }
 
 func text(v any) string {

@@ -238,7 +238,7 @@ func (r *run) thrown(exception quickjs.Value) error {
 	if err != nil {
 		return err
 	}
-	r.outcome = &outcome{err: r.code.errorOf(text, KindThrown)}
+	r.outcome = &outcome{err: r.overflow(r.code.errorOf(text, KindThrown))}
 	return nil
 }
 

@@ -216,7 +216,7 @@ type Error struct {
 	Source string
 	Stack  string
 	// Limit is "wall", "cpu", "memory", "output", "lines", "timers", "calls",
-	// "requests", "answers" or "result"; Used and Allowed are in the limit's own unit, as text.
+	// "requests", "answers", "stack" or "result"; Used and Allowed are in the limit's own unit, as text.
 	Limit, Used, Allowed string
 	Hint                 string
 }

@@ -210,6 +210,9 @@ func (r *wasmRun) failure(status uint32, err error) *Error {
 			trap.Stack = stopped.Stack
 		}
 		e = &Error{Kind: KindThrown, Message: "the module trapped: " + cut(trap.Reason, maxMessage), Stack: cut(trap.Stack, maxStackText)}
+		if trap.Exhausted {
+			e = overStack(e, wasm.StackSize, wasm.StackSize, "bytes of stack")
+		}
 	default:
 		e = &Error{Kind: KindInternal, Message: "the module could not be run", Stack: cut(fmt.Sprint(err), 2000)}
 	}

@@ -41,13 +41,17 @@ type Options struct {
 	Unmetered bool
 }
 
+// StackSize is what calls of JavaScript may nest to, in bytes of the guest's
+// stack. What goes beyond throws a RangeError.
+const StackSize = 512 << 10
+
 // DefaultQuantum is 60 to 200 µs of work.
 const DefaultQuantum = wasmvm.DefaultQuantum
 
 const (
 	// maxStack leaves half of the guest's 1 MiB stack to native frames and to
 	// the handling of the overflow.
-	maxStack = 512 << 10
+	maxStack = StackSize
 	// headroom is free heap in the image, so that most calls need not grow the
 	// memory; a VM that grew cannot be reset.
 	headroom = 2 << 20

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/tetratelabs/wazero/api"
 
@@ -288,4 +289,19 @@ func (vm *VM) words(p uint32, out []uint32) error {
 		out[i] = binary.LittleEndian.Uint32(b[4*i:])
 	}
 	return nil
+}
+
+// stackEnd is how near to its end the stack was used when a call did not fit: more
+// than any function of JavaScript takes.
+const stackEnd = 64 << 10
+
+// StackSpent tells whether calls nested to the end of StackSize since the VM was
+// clean. It cannot be told by the error alone, which the code can throw as well.
+func (vm *VM) StackSpent() bool {
+	top := vm.eng.state.Globals[0].Value // the stack pointer of the image, where nothing lies deeper
+	if top < StackSize {
+		return false
+	}
+	b, ok := vm.mod.Memory().Read(uint32(top-StackSize), stackEnd)
+	return ok && slices.ContainsFunc(b, func(c byte) bool { return c != 0 })
 }

@@ -88,6 +88,8 @@ type TrapError struct {
 	// Stack has a function on each line, by the module's own names if it has
 	// any: hostile text.
 	Stack string
+	// Exhausted says that calls nested beyond StackSize.
+	Exhausted bool
 }
 
 func (e *TrapError) Error() string { return "wasm: trap: " + e.Reason }
@@ -143,7 +145,7 @@ func located(cause, err error) error {
 func trap(cause, err error) error {
 	if cause == errStack {
 		_, stack := split(err)
-		return &TrapError{Reason: "call stack exhausted: the calls nest too deeply", Stack: stack}
+		return &TrapError{Reason: "call stack exhausted: the calls nest too deeply", Stack: stack, Exhausted: true}
 	}
 	reason, stack := split(err)
 	return &TrapError{Reason: strings.TrimPrefix(reason, "wasm error: "), Stack: stack}

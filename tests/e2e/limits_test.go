@@ -38,14 +38,18 @@ func endlessCode() []endless {
 			"js": `for (;;) console.log('x'.repeat(100))`, "ts": `for (;;) console.log('x'.repeat(100))`,
 			"python": "while True: print('x' * 100)", "wasm": wasm(harness.WasmCat())}, fmt.Sprintf("%q", strings.Repeat("x", 20_000))},
 		{"lines", policy.Limits{}, map[string]string{
-			"js": `for (;;) console.log('')`, "ts": `for (;;) console.log('')`, "python": "while True: env.LOG.info('')"}, ""},
+			"js": `for (;;) console.log('')`, "ts": `for (;;) console.log('')`, "python": "while True: env.LOG.info('')", "wasm": wasm(harness.WasmLog())}, ""},
 		{"calls", policy.Limits{Calls: 3}, map[string]string{
-			"js": `for (;;) await env.KV.get('x')`, "ts": `for (;;) await env.KV.get('x')`, "python": "while True: env.KV.get('x')"}, ""},
+			"js": `for (;;) await env.KV.get('x')`, "ts": `for (;;) await env.KV.get('x')`, "python": "while True: env.KV.get('x')", "wasm": wasm(harness.WasmCalls())}, `{"binding":"KV","method":"get","args":["x"]}`},
 		{"requests", policy.Limits{Requests: 1}, map[string]string{
 			"js": `for (;;) await fetch('https://` + harness.OtherHost + `/v1/x')`, "ts": `for (;;) await fetch('https://` + harness.OtherHost + `/v1/x')`,
-			"python": "while True: fetch('https://" + harness.OtherHost + "/v1/x')"}, ""},
+			"python": "while True: fetch('https://" + harness.OtherHost + "/v1/x')", "wasm": wasm(harness.WasmCalls())},
+			`{"binding":"fetch","method":"fetch","args":[{"url":"https://` + harness.OtherHost + `/v1/x","method":"GET","headers":[]}]}`},
 		{"result", policy.Limits{}, map[string]string{
-			"js": `return 'x'.repeat(20 << 20)`, "ts": `return 'x'.repeat(20 << 20)`, "python": "return 'x' * (20 << 20)"}, ""},
+			"js": `return 'x'.repeat(20 << 20)`, "ts": `return 'x'.repeat(20 << 20)`, "python": "return 'x' * (20 << 20)", "wasm": wasm(harness.WasmResult(20 << 20))}, ""},
+		{"stack", policy.Limits{}, map[string]string{
+			"js": `const f = () => f() + 1; return f()`, "ts": `const f = (): number => f() + 1; return f()`,
+			"python": "f = lambda: f()\n    f()", "wasm": wasm(harness.WasmNest())}, ""},
 		{"timers", policy.Limits{}, map[string]string{
 			"js": `for (;;) setTimeout(() => {}, 1e6)`, "ts": `for (;;) setTimeout(() => {}, 1e6)`}, ""},
 	}
@@ -106,7 +110,7 @@ func TestLimits(t *testing.T) {
 func wantLimit(t *testing.T, r *api.Run, limit string) {
 	t.Helper()
 	e := r.Error
-	if r.Status != api.StatusKilled || e == nil || e.Code != api.CodeLimit || e.Limit != limit || e.Used == "" || e.Allowed == "" || e.Used == e.Allowed && !slices.Contains([]string{"wall", "cpu"}, limit) {
+	if r.Status != api.StatusKilled || e == nil || e.Code != api.CodeLimit || e.Limit != limit || e.Used == "" || e.Allowed == "" || e.Used == e.Allowed && !slices.Contains([]string{"wall", "cpu", "stack"}, limit) {
 		t.Fatalf("%s, %+v", r.Status, e)
 	}
 	// The work is measured in the thread's own time. The wall is the machine's,

@@ -47,10 +47,34 @@ def _describe(exc):
         out['kind'], out['message'] = 'binding', str(exc)
     elif isinstance(exc, SystemExit):
         out['message'] = exc.code if isinstance(exc.code, str) else f'the code ended with exit status {exc.code}'
+    elif isinstance(exc, RecursionError) and not _was_raised(exc):
+        out['kind'], out['depth'] = 'stack', _depth(exc)
     out['hint'] = _hint(exc, out['message'])
     return out
 
 
+def _frames(exc):
+    tb = exc.__traceback__
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def _depth(exc):
+    return sum(1 for _ in _frames(exc))
+
+
+def _was_raised(exc):
+    """Tells whether a raise statement made an exception, not the interpreter."""
+    last = None
+    for last in _frames(exc):
+        pass
+    if last is None:
+        return True
+    return last.tb_frame.f_code.co_code[last.tb_lasti] in _raise_ops
+
+
+_raise_ops = {dis.opmap['RAISE_VARARGS']}
 _process = 'an isolate has no processes: run this step in a jail ("needs": ["process"])'
 _no_socket = 'an isolate has no sockets: use fetch(url) where it is granted'
 _no_files = 'an isolate has no files but its own modules and /tmp: use input and env, or run this step in a jail ("needs": ["filesystem"])'

@@ -31,6 +31,25 @@ func WasmLoop() []byte { return wasmModule("_start", "\x60\x00\x00", "\x03\x40\x
 // WasmForeign imports what there is not.
 func WasmForeign() []byte { return wasmModule("_start", "\x60\x00\x00", "", "emscripten_resize_heap") }
 
+// WasmNest is a command that calls itself.
+func WasmNest() []byte { return wasmModule("_start", "\x60\x00\x00", "\x10\x00") }
+
+// WasmLog is a command that writes one empty line to the log after the other.
+func WasmLog() []byte {
+	return wasmModule("_start", "\x60\x00\x00", "\x03\x40"+i32(1)+i32(0)+i32(0)+"\x10\x00\x0c\x00\x0b", "log")
+}
+
+// WasmCalls is a command that makes the call that its input is, again and again.
+func WasmCalls() []byte {
+	const input, call = "\x10\x00", "\x10\x01"
+	return wasmModule("_start", "\x60\x00\x00", "\x03\x40"+i32(0)+i32(0)+i32(60000)+input+call+"\x1a\x0c\x00\x0b", "input", "call")
+}
+
+// WasmResult is a command whose result has so many bytes, all zero.
+func WasmResult(n int) []byte {
+	return wasmModule("_start", "\x60\x00\x00", i32(n>>16+1)+"\x40\x00\x1a"+i32(0)+i32(n)+"\x10\x00", "result")
+}
+
 const (
 	store = "\x36\x02\x00"
 	load  = "\x28\x02\x00"
@@ -52,14 +71,16 @@ func sized(s string) string { return number(len(s)) + s }
 // wasmModule exports one function of a type, with a local, beside a page of
 // memory. Functions that it imports are ours or WASI's by their names.
 func wasmModule(export, typ, code string, imports ...string) []byte {
-	const i, ii, iii, iiii = "\x60\x01\x7f\x01\x7f", "\x60\x02\x7f\x7f\x01\x7f", "\x60\x02\x7f\x7f\x00", "\x60\x04\x7f\x7f\x7f\x7f\x01\x7f"
-	types := number(5) + typ + i + ii + iii + iiii
+	const i, ii, iii, iiii, log = "\x60\x01\x7f\x01\x7f", "\x60\x02\x7f\x7f\x01\x7f", "\x60\x02\x7f\x7f\x00", "\x60\x04\x7f\x7f\x7f\x7f\x01\x7f", "\x60\x03\x7f\x7f\x7f\x00"
+	types := number(6) + typ + i + ii + iii + iiii + log
 	list := number(len(imports))
 	for _, name := range imports {
 		module, t := "sandboxd", "\x02"
 		switch name {
 		case "result":
 			t = "\x03"
+		case "log":
+			t = "\x05"
 		case "fd_read", "fd_write":
 			module, t = "wasi_snapshot_preview1", "\x04"
 		case "emscripten_resize_heap":
