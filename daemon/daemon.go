@@ -61,6 +61,8 @@ type Config struct {
 	// StoreKey is the open file of the key of the store of credentials; nil
 	// means a file of StateDir, which is made when there is none.
 	StoreKey *os.File
+	// PackageMax bounds the package cache in bytes; 0: there is none.
+	PackageMax int64
 	// Exe is the sandboxd binary, started again for the roles.
 	Exe      string
 	InitPath string

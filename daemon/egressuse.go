@@ -246,5 +246,9 @@ func (d *Daemon) egressState() *api.Egress {
 		return nil
 	}
 	s := d.net.State()
-	return &api.Egress{Running: s.Running, Pid: s.Pid, Since: s.Since.UTC(), Restarts: s.Restarts, Problem: clip(s.Problem, 500)}
+	e := &api.Egress{Running: s.Running, Pid: s.Pid, Since: s.Since.UTC(), Restarts: s.Restarts, Problem: clip(s.Problem, 500)}
+	if p := d.net.Packages(); p != nil {
+		e.Packages = &api.Packages{Answers: p.Entries, Bytes: policy.Size(p.Bytes), Limit: policy.Size(p.Max)}
+	}
+	return e
 }

@@ -102,9 +102,14 @@ func (d *Daemon) startEgress(ctx context.Context) (err error) {
 	if err := os.MkdirAll(run, 0o700); err != nil {
 		return err
 	}
+	packages := ""
+	if d.cfg.PackageMax > 0 {
+		packages = d.state("packages")
+	}
 	d.net, err = netproxy.Start(ctx, netproxy.Config{
 		Exe: d.cfg.Exe, UID: d.cfg.UIDBase + proxyUID, GID: d.cfg.UIDBase + proxyUID, RunDir: run,
 		Preview: d.cfg.Preview, PreviewBase: d.cfg.PreviewBase, PreviewHTTPS: d.cfg.PreviewHTTPS, PreviewTLS: d.cfg.PreviewTLS, Credentials: d.cfg.Credentials,
+		PackageDir: packages, PackageMax: d.cfg.PackageMax,
 		OnDecision: d.onDecision, OnState: d.onEgressState, DialJail: d.dialJail, Log: d.log,
 		StoreKey: d.cfg.StoreKey, Stored: d.secrets.file.All,
 		OpenToken: d.openToken,

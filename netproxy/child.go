@@ -89,7 +89,8 @@ func (c *child) stop(ctx context.Context) error {
 
 // handle answers the proxy process. It parses hostile input all day, so what it
 // asks is checked: it can put decisions on record, connect to ports that are
-// published and have tokens made as the policy says, and nothing else.
+// published, have tokens made as the policy says and keep packages, and nothing
+// else.
 func (p *Proxy) handle(ctx context.Context, method string, body json.RawMessage, files []*os.File) (any, []*os.File, error) {
 	control.CloseAll(files)
 	switch method {
@@ -125,6 +126,9 @@ func (p *Proxy) handle(ctx context.Context, method string, body json.RawMessage,
 			return nil, nil, &control.RemoteError{Code: "no_token"}
 		}
 		return nil, []*os.File{f}, nil
+	}
+	if out, files, err, ok := p.handlePackages(ctx, method, body); ok {
+		return out, files, err
 	}
 	return nil, nil, &control.RemoteError{Code: "unknown"}
 }

@@ -12,6 +12,7 @@ import (
 
 	"sandboxd/netproxy/internal/control"
 	"sandboxd/netproxy/internal/egress"
+	"sandboxd/netproxy/internal/pkgcache"
 	"sandboxd/netproxy/internal/proxy"
 	"sandboxd/policy"
 )
@@ -24,7 +25,9 @@ var DefaultSynthetic = netip.MustParsePrefix("198.18.0.0/15")
 type Proxy struct {
 	cfg     Config
 	network *egress.Network
-	peer    *control.Peer // of the process that is being started; the supervisor's
+	// packages are what the rules with a package cache have kept; nil: nothing is.
+	packages *pkgcache.Store
+	peer     *control.Peer // of the process that is being started; the supervisor's
 
 	placeholders []byte // the key of the credentials' placeholders
 
@@ -69,7 +72,11 @@ func Start(ctx context.Context, cfg Config) (*Proxy, error) {
 		grants: map[string]control.Rules{}, links: map[string]*Link{}, previews: map[string]Preview{}}
 	p.placeholders = make([]byte, 32)
 	_, _ = rand.Read(p.placeholders) // never fails
-	if err := p.boot(ctx); err != nil {
+	err = p.openPackages()
+	if err == nil {
+		err = p.boot(ctx)
+	}
+	if err != nil {
 		close(p.ended)
 		return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
 	}
@@ -86,6 +93,12 @@ func (p *Proxy) startChild(ctx context.Context, c *child) error {
 		return err
 	}
 	p.peer = c.peer
+	if p.packages != nil {
+		// What an earlier process was writing ends here.
+		if err := p.packages.Close(); err != nil {
+			return err
+		}
+	}
 	if err := p.sendCredentials(ctx); err != nil {
 		return err
 	}
@@ -94,7 +107,8 @@ func (p *Proxy) startChild(ctx context.Context, c *child) error {
 	}
 	names, _ := halves(p.cfg.Synthetic)
 	hello := control.Hello{
-		Roots: roots, Servers: nameServers(resolvConf), PreviewBase: p.cfg.PreviewBase, PreviewHTTPS: p.cfg.PreviewHTTPS, Synthetic: names, Limits: p.cfg.Limits,
+		Roots: roots, Servers: nameServers(resolvConf), PreviewBase: p.cfg.PreviewBase, PreviewHTTPS: p.cfg.PreviewHTTPS,
+		Packages: p.packages != nil, Synthetic: names, Limits: p.cfg.Limits,
 		PlaceholderKey: p.placeholders,
 	}
 	var files []*os.File
@@ -210,6 +224,9 @@ func (p *Proxy) Close(ctx context.Context) error {
 	}
 	if p.cfg.Preview != nil {
 		_ = p.cfg.Preview.Close()
+	}
+	if p.packages != nil {
+		err = errors.Join(err, p.packages.Close())
 	}
 	return errors.Join(err, p.network.Close(ctx))
 }

@@ -33,6 +33,10 @@ type Config struct {
 	// PreviewTLS opens the listener's certificate chain and key, PEM, which are
 	// handed on unread; with it the listener speaks TLS, and HTTP/2. Nil: plain.
 	PreviewTLS func() (chain, key *os.File, err error)
+	// PackageDir is where rules with a package cache keep what they download, and
+	// PackageMax its bound in bytes; "" keeps nothing.
+	PackageDir string
+	PackageMax int64
 	// Credentials maps names to open files that hold the values, which can be
 	// read again; they are handed to each proxy process unread, and closed by
 	// Close.

@@ -28,6 +28,7 @@ func (r *reader) rule(n *yaml.Node, field, id string) *Rule {
 		},
 		"credential": func(n *yaml.Node, path string) { rule.Credential = r.injection(n, path) },
 		"websocket":  r.boolean(&rule.WebSocket),
+		"cache":      r.word(&rule.Cache, CachePackages, func(s string) error { return checkOneOf(s, []string{CachePackages}) }),
 		"limits": func(n *yaml.Node, path string) {
 			rule.Limits = &EgressLimits{}
 			r.egressLimits(n, path, rule.Limits)
@@ -56,6 +57,14 @@ func (r *reader) ruleWhole(n *yaml.Node, field string, rule *Rule) {
 		}
 		if wild {
 			r.fail(n, field+".credential", "would go to every host under %s; write a rule with the exact host", rule.Host)
+		}
+	}
+	if rule.Cache != "" {
+		if rule.Scheme == "http" {
+			r.fail(n, field+".cache", "is for https, where it is known who answered")
+		}
+		if rule.Credential != nil {
+			r.fail(n, field+".cache", "is for what everybody may have; a rule with a credential keeps nothing")
 		}
 	}
 	if wild && (len(rule.Addresses) > 0 || len(rule.Resolve) > 0) {
@@ -89,7 +98,7 @@ func (r *reader) service(n *yaml.Node, field string, rule *Rule, wild bool) {
 			r.fail(n, field+".ports", "names 53, where the jail's own name server is")
 		}
 	}
-	for _, key := range []string{"methods", "paths", "credential", "websocket"} {
+	for _, key := range []string{"methods", "paths", "credential", "websocket", "cache"} {
 		if hasKey(n, key) {
 			r.fail(n, field+"."+key, "has no meaning for tcp, whose bytes are not read; remove it")
 		}

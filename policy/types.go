@@ -71,14 +71,20 @@ type Rule struct {
 	// WebSocket lets requests under the rule become WebSockets, whose messages
 	// are then carried unread.
 	WebSocket bool `json:"websocket,omitempty" yaml:"websocket,omitempty"`
+	// Cache is "packages" for a registry whose public downloads are kept for
+	// everybody whom such a rule grants them; "" keeps nothing.
+	Cache string `json:"cache,omitempty" yaml:"cache,omitempty"`
 	// Limits are the rule's own, beside the tenant's; nil: none.
 	Limits *EgressLimits `json:"limits,omitempty" yaml:"limits,omitempty"`
 }
 
+// CachePackages is the one kind of cache that a rule may name.
+const CachePackages = "packages"
+
 // Intercept reports whether requests under the rule must be read, not only
 // tunnelled: a credential, a method or a path cannot be seen in a tunnel.
 func (r *Rule) Intercept() bool {
-	return r.Scheme == "http" || r.Credential != nil || len(r.Methods) > 0 || len(r.Paths) > 0
+	return r.Scheme == "http" || r.Credential != nil || r.Cache != "" || len(r.Methods) > 0 || len(r.Paths) > 0
 }
 
 // A Profile says what a tenant may do. The zero Profile may do nothing.

@@ -170,7 +170,7 @@ func (a *app) printStatus(s *api.Status) error {
 		[2]string{"state", s.State}, [2]string{"version", s.Version}, [2]string{"mode", s.Mode},
 		[2]string{"running for", age(s.Started)}, [2]string{"process", process}, [2]string{"policy", s.Policy},
 		[2]string{"sockets", strings.Join(s.Sockets, ", ")}, [2]string{"preview", s.Preview}, [2]string{"limits", s.Limits},
-		[2]string{"isolates", isolates}, [2]string{"being prepared", preparing}, [2]string{"egress proxy", egressWords(s.Egress)},
+		[2]string{"isolates", isolates}, [2]string{"being prepared", preparing}, [2]string{"egress proxy", egressWords(s.Egress)}, [2]string{"package cache", packageWords(s.Egress)},
 		[2]string{"jails", strconv.Itoa(s.Jails)},
 		[2]string{"runs", fmt.Sprintf("%d running, %d in all; %d commands in jails", s.Runs.Running, s.Runs.Total, s.Runs.Execs)},
 		[2]string{"audit", audit})
@@ -190,6 +190,13 @@ func egressWords(e *api.Egress) string {
 		return fmt.Sprintf("runs for %s, replaced %d times (%s)", age(e.Since), e.Restarts, oneLine(e.Problem))
 	}
 	return "runs for " + age(e.Since)
+}
+
+func packageWords(e *api.Egress) string {
+	if e == nil || e.Packages == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d answers, %s of %s", e.Packages.Answers, e.Packages.Bytes, e.Packages.Limit)
 }
 
 func (a *app) doctorCommand() *cobra.Command {

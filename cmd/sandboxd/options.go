@@ -23,6 +23,7 @@ type options struct {
 	preview                    previewOptions
 	initPath, guests           string
 	uidBase                    uint32
+	packages                   string
 	bestEffort                 bool
 	disk                       string
 	tenantWorkers              int
@@ -48,6 +49,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.jailSpares, "jail-spares", 4, "how many jails are kept ready for tenants that come, each at some 3 MiB; 0: none")
 	f.BoolVar(&o.bestEffort, "best-effort", o.bestEffort, "make jails although this host cannot enforce every limit")
 	f.StringVar(&o.disk, "disk", "", "how jails are held to their disk limits: project (quotas of the state's file system), image (a file system in a file for each tenant) or none; by default what there is")
+	f.StringVar(&o.packages, "package-cache", "2GiB", "how much egress rules with cache: packages keep of what they download; 0 keeps nothing")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "debug, info, warn or error")
 }
 
@@ -75,7 +77,11 @@ func (o *options) config(log *slog.Logger) (daemon.Config, error) {
 	if err := o.preview.check(); err != nil {
 		return cfg, err
 	}
-	var err error
+	size, err := policy.ParseSize(o.packages)
+	if err != nil {
+		return cfg, fmt.Errorf("--package-cache: %w", err)
+	}
+	cfg.PackageMax = int64(size)
 	if cfg.InitPath, err = beside(o.initPath, "sandbox-init"); err != nil {
 		return cfg, err
 	}

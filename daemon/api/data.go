@@ -85,6 +85,14 @@ type Egress struct {
 	Since    time.Time `json:"since" doc:"When it began to run, or when the last one ended."`
 	Restarts int       `json:"restarts" doc:"How often one took the place of one that died."`
 	Problem  string    `json:"problem,omitempty" doc:"Why the last one ended or did not start."`
+	Packages *Packages `json:"packages,omitempty" doc:"What rules with cache: packages have kept."`
+}
+
+// Packages is how much the package cache holds.
+type Packages struct {
+	Answers int         `json:"answers"`
+	Bytes   policy.Size `json:"bytes"`
+	Limit   policy.Size `json:"limit"`
 }
 
 // Status of the daemon. Who is no administrator is told of the tenants that he

@@ -3,6 +3,8 @@ package confine
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 	"kernel.org/pub/linux/libs/security/libcap/psx"
@@ -59,6 +61,9 @@ func apply(p Profile) (Report, error) {
 // gain privileges, before anything else is tried. It returns what the kernel
 // then says about being dumpable.
 func quiet() (dumpable bool, err error) {
+	if err := ownProc(); err != nil {
+		return true, err
+	}
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return true, fmt.Errorf("confine: no core files: %w", err)
 	}
@@ -77,6 +82,20 @@ func quiet() (dumpable bool, err error) {
 		return false, fmt.Errorf("confine: no_new_privs: %w", errno)
 	}
 	return false, nil
+}
+
+// ownProc holds that /proc is of this process's PID namespace. psx finds the
+// threads there and waits for each: with another namespace's it would wait for
+// ever, and take a whole processor for it.
+func ownProc() error {
+	self, err := os.Readlink("/proc/self")
+	if err != nil {
+		return fmt.Errorf("confine: %w", err)
+	}
+	if want := strconv.Itoa(os.Getpid()); self != want {
+		return fmt.Errorf("confine: /proc belongs to another PID namespace (this is process %s there, %s here): mount a new one over it", self, want)
+	}
+	return nil
 }
 
 // attest reads back what the kernel says about this process's threads.

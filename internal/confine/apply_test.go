@@ -242,3 +242,24 @@ func TestUnprivileged(t *testing.T) {
 		t.Error("an empty status passes")
 	}
 }
+
+func init() {
+	roles["ownproc"] = func(input) (any, error) {
+		if err := ownProc(); err != nil {
+			return err.Error(), nil
+		}
+		return "", nil
+	}
+}
+
+// A process in a PID namespace that has no /proc of its own is told so: psx
+// would wait for its threads for ever.
+func TestForeignProc(t *testing.T) {
+	for flags, want := range map[uintptr]string{0: "", unix.CLONE_NEWPID: "another PID namespace"} {
+		cmd := withOutput(child(t.Context(), "ownproc", input{}))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+		if got := finish[string](t, cmd, cmd.Start()); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("clone flags %#x: %q, want %q", flags, got, want)
+		}
+	}
+}

@@ -77,7 +77,7 @@ func start(ctx context.Context) error {
 		return err
 	}
 	sys, err = harness.Start(ctx, harness.Profile{Prefix: prefix, Text: fmt.Sprintf(
-		"{jail: {template: host, preview: true, env: {npm_config_registry: %q}}, egress: [%s]}", registry.URL, registry.Rule())})
+		"{jail: {template: host, preview: true, env: {npm_config_registry: %q}}, egress: [%s]}", registry.URL, registry.Rule("cache: packages"))})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"sandboxd/netproxy/internal/pkgcache"
 	"sandboxd/policy"
 )
 
@@ -31,6 +32,12 @@ const (
 	MethodDecision = "decision" // Decision → Verdict, or a notice
 	MethodDialJail = "dialjail" // DialJail → one socket
 	MethodToken    = "token"    // Token → one socket to read from
+
+	MethodPackageFind    = "packagefind"    // PackageKey → pkgcache.Meta and a file to read
+	MethodPackageBegin   = "packagebegin"   // → PackageWrite and a file to write
+	MethodPackageCommit  = "packagecommit"  // PackageWrite → nothing
+	MethodPackageAbort   = "packageabort"   // a notice: PackageWrite
+	MethodPackageRefresh = "packagerefresh" // PackageWrite, of which key, hash and fresh count → nothing
 )
 
 // A Decision is the record of one outgoing request or name lookup.
@@ -56,6 +63,9 @@ type Decision struct {
 	// Credential is a name, never a value.
 	Credential string `json:"credential,omitempty"`
 	Status     int    `json:"status,omitempty"`
+	// Cache says how the package cache had a part in it: "hit", "revalidated",
+	// "miss", "passed"; empty where the rule has none.
+	Cache string `json:"cache,omitempty"`
 	// Limit says whose limit a Reason such as "rate_limit" is about: "tenant" or
 	// "rule". Suppressed is how many refusals of that kind were not put on record
 	// before this one, since they came too fast.
@@ -64,6 +74,18 @@ type Decision struct {
 	BytesOut   int64         `json:"bytes_out"`
 	BytesIn    int64         `json:"bytes_in"`
 	Duration   time.Duration `json:"duration"`
+}
+
+// PackageKey names a kept answer.
+type PackageKey struct {
+	Key string `json:"key"`
+}
+
+// PackageWrite is about an answer that is being kept.
+type PackageWrite struct {
+	ID   uint64        `json:"id"`
+	Key  string        `json:"key,omitempty"`
+	Meta pkgcache.Meta `json:"meta"`
 }
 
 // Credentials names the files that come with the message, in order.
@@ -81,6 +103,8 @@ type Hello struct {
 	PreviewBase string `json:"preview_base"`
 	// PreviewHTTPS says that visitors come by HTTPS.
 	PreviewHTTPS bool `json:"preview_https"`
+	// Packages says that the daemon keeps packages.
+	Packages bool `json:"packages"`
 	// Servers are the host's name servers.
 	Servers []netip.AddrPort `json:"servers"`
 	// Synthetic is where DNS answers come from.

@@ -353,7 +353,8 @@ func (s *Store) Stats() Stats {
 	return Stats{Entries: len(s.entries), Bytes: s.size, Max: s.max}
 }
 
-// Close gives up what is being written.
+// Close gives up what is being written: whoever wrote it is gone. The store can
+// be used further.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

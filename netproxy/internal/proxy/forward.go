@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"net/netip"
 	"net/textproto"
 	"net/url"
 	"reflect"
@@ -49,12 +50,17 @@ func (c *session) forward(req *request) bool {
 		c.refuse(req.head, failed("revoked", req.host))
 		return false
 	}
-	addrs, err := c.s.resolve(ctx, c.t, g, req.host) // step 11
-	if err != nil {
-		r := upstreamRefusal(ctx, err, req.host)
-		rec.refused(r.reason)
-		c.refuse(req.head, r)
-		return !r.closing && c.drain(req.head)
+	kept := c.findPackage(ctx, g, req)
+	defer kept.close()
+	var addrs []netip.Addr
+	if !kept.fresh() {
+		var err error
+		if addrs, err = c.s.resolve(ctx, c.t, g, req.host); err != nil { // step 11
+			r := upstreamRefusal(ctx, err, req.host)
+			rec.refused(r.reason)
+			c.refuse(req.head, r)
+			return !r.closing && c.drain(req.head)
+		}
 	}
 	rec.granted(g, addrs)
 	if g.Credential != nil {
@@ -64,7 +70,7 @@ func (c *session) forward(req *request) bool {
 		c.refuse(req.head, rec.undecided())
 		return c.drain(req.head)
 	}
-	return c.exchange(ctx, f, k, g, req, rec)
+	return c.exchange(ctx, f, k, g, kept, req, rec)
 }
 
 // decide matches the request with the rules in force now (steps 6, 10, 14,
@@ -96,7 +102,7 @@ func (c *session) decide(req *request) (*rule, *refusal) {
 }
 
 // exchange makes the request and passes the answer on.
-func (c *session) exchange(ctx context.Context, f *flight, k *ticket, g *rule, req *request, rec *record) bool {
+func (c *session) exchange(ctx context.Context, f *flight, k *ticket, g *rule, kept *packageRequest, req *request, rec *record) bool {
 	body := strict.NewBody(c.br, req.head)
 	out := c.build(ctx, g, req, &metered{body, k})
 	var search *searcher
@@ -116,7 +122,7 @@ func (c *session) exchange(ctx context.Context, f *flight, k *ticket, g *rule, r
 	if req.head.Length == 0 && !req.head.Close {
 		c.watch(func() { f.cancel(context.Canceled) })
 	}
-	resp, err := g.pool.roundTrip(req.scheme, req.host, req.port, out) // step 17
+	resp, err := c.roundTrip(g, kept, req, out, rec) // step 17
 	if err == nil {
 		if limit := k.expect(0, resp.ContentLength); limit != nil && req.head.Method != "HEAD" {
 			resp.Body.Close()
@@ -146,6 +152,31 @@ func (c *session) exchange(ctx context.Context, f *flight, k *ticket, g *rule, r
 	rec.cutBy(limitOf(ctx, k))
 	rec.finished(why, a.status, sent, a.n)
 	return why == "" && a.keep && done
+}
+
+// findPackage looks for a kept answer where the rule has a package cache.
+func (c *session) findPackage(ctx context.Context, g *rule, req *request) *packageRequest {
+	if g.Cache == "" {
+		return nil
+	}
+	r := c.s.packages.request(c.build(ctx, g, req, http.NoBody), g)
+	if r != nil {
+		r.find(ctx)
+	}
+	return r
+}
+
+// roundTrip makes the request, or has it answered from what is kept.
+func (c *session) roundTrip(g *rule, kept *packageRequest, req *request, out *http.Request, rec *record) (*http.Response, error) {
+	fetch := func(out *http.Request) (*http.Response, error) {
+		return g.pool.roundTrip(req.scheme, req.host, req.port, out)
+	}
+	if kept == nil {
+		return fetch(out)
+	}
+	resp, how, err := kept.answer(fetch)
+	rec.d.Cache = how
+	return resp, err
 }
 
 // hopByHop are fields about the connection, and those by which a client could

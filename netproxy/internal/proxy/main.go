@@ -212,6 +212,9 @@ func (p *process) start(h control.Hello, files []*os.File) error {
 	if err != nil {
 		return err
 	}
+	if h.Packages {
+		server.packages = newPackages(&daemonSide{p.peer})
+	}
 	var listener net.Listener
 	if h.Preview {
 		if len(files) != 1 {

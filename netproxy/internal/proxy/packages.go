@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"hash"
 	"io"
 	"net/http"
@@ -67,10 +68,13 @@ type packageRequest struct {
 	out   *http.Request // the proxy's own
 	key   string
 	match string // the client's If-None-Match
+
+	meta pkgcache.Meta
+	file *os.File // what is kept; nil: nothing is
 }
 
 // request returns nil if the client's request is none that is kept.
-func (p *packages) request(client *http.Request) *packageRequest {
+func (p *packages) request(client *http.Request, g *rule) *packageRequest {
 	h := client.Header
 	if p == nil || client.Method != http.MethodGet || client.ContentLength != 0 || client.URL.Scheme != "https" {
 		return nil
@@ -94,7 +98,8 @@ func (p *packages) request(client *http.Request) *packageRequest {
 		out.Header["Accept"] = []string{accept}
 	}
 	return &packageRequest{p: p, out: out, match: h.Get("If-None-Match"),
-		key: pkgcache.Key(client.URL.Scheme, client.URL.Host, client.URL.Opaque, client.URL.RawQuery, accept, coding)}
+		// Where a rule says who the host is, that is part of the name, too.
+		key: pkgcache.Key(client.URL.Host, client.URL.Opaque, client.URL.RawQuery, accept, coding, fmt.Sprint(g.Resolve, g.Addresses))}
 }
 
 func acceptsGzip(accepted string) bool {
@@ -107,42 +112,52 @@ func acceptsGzip(accepted string) bool {
 	return false
 }
 
-// answer returns a kept answer or fetches one, and how that was.
-func (r *packageRequest) answer(fetch func(*http.Request) (*http.Response, error)) (*http.Response, string, error) {
-	ctx := r.out.Context()
+// find looks for what is kept; close lets go of it.
+func (r *packageRequest) find(ctx context.Context) {
 	meta, f, err := r.p.store.Find(ctx, r.key)
-	if err != nil {
-		resp, err := fetch(r.out)
-		if err != nil {
-			return nil, cachePassed, err
-		}
-		return r.keep(resp)
+	if err == nil {
+		r.meta, r.file = meta, f
 	}
-	if time.Now().Before(meta.Fresh) {
-		return r.kept(meta, f), cacheHit, nil
+}
+
+// fresh reports whether nothing need be asked of the registry.
+func (r *packageRequest) fresh() bool {
+	return r != nil && r.file != nil && time.Now().Before(r.meta.Fresh)
+}
+
+func (r *packageRequest) close() {
+	if r != nil && r.file != nil {
+		r.file.Close()
 	}
-	if tag := meta.Header["Etag"]; tag != "" {
+}
+
+// answer returns the kept answer or fetches one, and how that was. The answer's
+// body is of use until close.
+func (r *packageRequest) answer(fetch func(*http.Request) (*http.Response, error)) (*http.Response, string, error) {
+	if r.fresh() {
+		return r.kept(), cacheHit, nil
+	}
+	if tag := r.meta.Header["Etag"]; r.file != nil && tag != "" {
 		r.out.Header["If-None-Match"] = []string{tag}
 	}
 	resp, err := fetch(r.out)
 	if err != nil {
-		f.Close()
 		return nil, cachePassed, err
 	}
-	if resp.StatusCode != http.StatusNotModified {
-		f.Close()
+	if r.file == nil || resp.StatusCode != http.StatusNotModified {
 		return r.keep(resp)
 	}
 	resp.Body.Close()
 	if fresh := freshness(r.out, resp); fresh > 0 {
 		// Only that it is asked for again sooner if this fails.
-		_ = r.p.store.Refresh(ctx, r.key, meta.SHA256, time.Now().Add(fresh))
+		_ = r.p.store.Refresh(r.out.Context(), r.key, r.meta.SHA256, time.Now().Add(fresh))
 	}
-	return r.kept(meta, f), cacheRevalidated, nil
+	return r.kept(), cacheRevalidated, nil
 }
 
-// kept makes an answer of what is kept; it closes f in the end.
-func (r *packageRequest) kept(meta pkgcache.Meta, f *os.File) *http.Response {
+// kept makes an answer of what is kept.
+func (r *packageRequest) kept() *http.Response {
+	meta := r.meta
 	resp := &http.Response{
 		StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r.out,
 		Header: http.Header{}, ContentLength: meta.Size,
@@ -151,11 +166,10 @@ func (r *packageRequest) kept(meta pkgcache.Meta, f *os.File) *http.Response {
 		resp.Header[name] = []string{value}
 	}
 	if tag := meta.Header["Etag"]; tag != "" && tag == r.match {
-		f.Close()
 		resp.StatusCode, resp.ContentLength, resp.Body = http.StatusNotModified, 0, http.NoBody
 		return resp
 	}
-	resp.Body = &checked{src: f, left: meta.Size, sum: sha256.New(), want: meta.SHA256}
+	resp.Body = &checked{src: r.file, left: meta.Size, sum: sha256.New(), want: meta.SHA256}
 	return resp
 }
 
@@ -166,7 +180,7 @@ var errChanged = errors.New("a kept package has changed on disk")
 // checked reads what is kept and gives out its last bytes only if all of it is
 // what its hash says.
 type checked struct {
-	src  io.ReadCloser
+	src  io.Reader
 	left int64
 	sum  hash.Hash
 	want string
@@ -188,7 +202,7 @@ func (c *checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *checked) Close() error { return c.src.Close() }
+func (c *checked) Close() error { return nil }
 
 // keptHeader are the fields that are kept with an answer.
 var keptHeader = []string{"Content-Type", "Content-Encoding", "Etag", "Last-Modified", "Cache-Control"}

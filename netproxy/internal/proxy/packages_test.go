@@ -95,7 +95,9 @@ func (m *mirror) get(path string, header ...string) (resp *http.Response, body, 
 	}
 	tr.DisableCompression = true
 	how = "not for it"
-	if r := m.packages.request(req); r != nil {
+	if r := m.packages.request(req, &rule{}); r != nil {
+		r.find(m.Context())
+		defer r.close()
 		resp, how, err = r.answer(tr.RoundTrip)
 	} else {
 		resp, err = tr.RoundTrip(req)
@@ -157,7 +159,7 @@ func TestPackagesAskAgain(t *testing.T) {
 	})
 	stale := func() {
 		// As time would.
-		key := m.packages.request((&http.Request{Method: "GET", URL: &url.URL{Scheme: "https", Host: strings.TrimPrefix(m.server.URL, "https://"), Opaque: "/a"}}).WithContext(t.Context())).key
+		key := m.packages.request((&http.Request{Method: "GET", URL: &url.URL{Scheme: "https", Host: strings.TrimPrefix(m.server.URL, "https://"), Opaque: "/a"}}).WithContext(t.Context()), &rule{}).key
 		meta, f, err := m.packages.store.Find(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)

@@ -43,6 +43,7 @@ type Server struct {
 	placeholderKey []byte
 	redactors      redactors
 	previews       *previews
+	packages       *packages // nil: the daemon keeps none
 
 	mu      sync.Mutex
 	tenants map[string]*tenant

@@ -43,10 +43,12 @@ func Find(ctx context.Context) (*Registry, error) {
 	return r, nil
 }
 
-// Rule is the rule, an element of a profile's `egress` list in one line.
-func (r *Registry) Rule() string {
-	if len(r.Ranges) == 0 {
-		return fmt.Sprintf("{host: %s}", r.URL.Hostname())
+// Rule is the rule, an element of a profile's `egress` list in one line, with
+// more keys if need be.
+func (r *Registry) Rule(more ...string) string {
+	keys := append([]string{"host: " + r.URL.Hostname()}, more...)
+	if len(r.Ranges) > 0 {
+		keys = append(keys, "addresses: ["+strings.Join(r.Ranges, ", ")+"]")
 	}
-	return fmt.Sprintf("{host: %s, addresses: [%s]}", r.URL.Hostname(), strings.Join(r.Ranges, ", "))
+	return "{" + strings.Join(keys, ", ") + "}"
 }
