@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"sandboxd/isolate/wasm"
 )
@@ -56,8 +57,9 @@ func (e *engines) runWasm(ctx context.Context, job *jobMessage, host Host, finis
 		finish(nil, errNoModule)
 		return
 	}
-	fresh := job.Wasm.Module != nil
+	fresh, began := job.Wasm.Module != nil, time.Now()
 	module, err := e.modules.load(ctx, job.Wasm)
+	job.Spent += time.Since(began)
 	job.Wasm.Module = nil // it is compiled, and need not be held
 	var no *wasm.RejectedError
 	switch {

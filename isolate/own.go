@@ -9,10 +9,11 @@ import (
 
 var (
 	// compileWasm is what the compilation of a module may take, of processor
-	// time. It is no part of the run's own limits: the code of a module is kept,
-	// and only its first run waits. Tests set it.
+	// time. It is part of the run's wall time, and not of its processor time: the
+	// code of a module is kept, and only its first run waits. Tests set it.
 	compileWasm = 10 * time.Second
-	// compileWall is what it may take by the clock.
+	// compileWall is what it may take by the clock where no run waits for it: when
+	// a function is deployed.
 	compileWall = time.Minute
 )
 

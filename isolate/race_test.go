@@ -8,5 +8,5 @@ import "time"
 // long.
 func init() {
 	workerMemory = 768 << 20
-	compileWasm, compileWall = 2*time.Minute, 10*time.Minute
+	compileWasm, compileWall, wasmWall = 2*time.Minute, 10*time.Minute, 5*time.Minute
 }

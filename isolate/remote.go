@@ -77,7 +77,12 @@ func (w *process) run(ctx context.Context, id uint64, job *jobMessage, host Host
 	// Before the request is sent: a worker that reads nothing blocks that.
 	if job.Wasm != nil && job.Wasm.Module != nil {
 		r.loading = true
-		r.endBy(compileWall, compileReason)
+		if req.Prepare {
+			r.started = time.Now()
+			r.endBy(compileWall, compileReason)
+		} else {
+			r.endBy(time.Until(r.started.Add(req.Limits.Wall)), wallReason)
+		}
 		go r.watchCompile()
 	} else {
 		r.endBy(time.Until(r.started.Add(req.Limits.Wall+overstay)), wallReason)
@@ -165,6 +170,9 @@ func (r *remote) end() {
 
 // cancel asks the worker to end the run, which has some time for it.
 func (r *remote) cancel() {
+	if r.cancelCompile() {
+		return
+	}
 	left := r.req.Limits.Wall - r.wall()
 	r.endBy(overstay+min(left, 0), "a run did not end when it was cancelled")
 	f := frame{kind: frameCancel, run: r.id}
@@ -202,12 +210,12 @@ func (r *remote) lost(ctx context.Context) (*Result, error) {
 	mine, loading := r.overstayed, r.loading
 	r.mu.Unlock()
 	r.w.mu.Lock()
-	closed := r.w.reason == closedReason
+	closed, wall := r.w.reason == closedReason, r.w.reason == wallReason
 	r.w.mu.Unlock()
 	switch {
 	case loading && !closed && ctx.Err() == nil:
 		// Nothing else ran there, so it is the module's doing.
-		return r.compileFailed(mine), nil
+		return r.compileFailed(mine, wall), nil
 	case mine && ctx.Err() != nil:
 		return r.killed(&Error{Kind: KindCanceled, Message: "the caller has ended the run"}), nil
 	case mine:

@@ -35,24 +35,50 @@ func (r *remote) watchCompile() {
 	}
 }
 
-// takeLoaded begins the wall time of a run whose module had to be compiled.
+// canceledReason is why a worker ends in which the only run is ended before its
+// module is compiled: a compiler heeds nothing.
+const canceledReason = "its run was ended while its module was being compiled"
+
+// cancelCompile ends the worker if it compiles the run's module.
+func (r *remote) cancelCompile() bool {
+	r.mu.Lock()
+	loading := r.loading && !r.over
+	r.overstayed = r.overstayed || loading
+	r.mu.Unlock()
+	if loading {
+		r.w.kill(canceledReason, nil)
+	}
+	return loading
+}
+
+// takeLoaded says that the module of the run is compiled.
 func (r *remote) takeLoaded() error {
 	if !r.loading {
 		return fmt.Errorf("%w: nothing was compiled", errFrame)
 	}
-	spent := r.spent
-	r.loading, r.started = false, time.Now().Add(-spent)
-	r.endLocked(r.req.Limits.Wall+overstay-spent, wallReason)
+	r.loading = false
+	if r.req.Prepare {
+		r.started = time.Now()
+	}
+	r.endLocked(time.Until(r.started.Add(r.req.Limits.Wall+overstay)), wallReason)
 	r.loaded()
 	return nil
 }
 
-// compileFailed is the result of a run whose module ended its compiler.
-func (r *remote) compileFailed(late bool) *Result {
+// compileFailed is the result of a run whose module ended its compiler: late by
+// what compiling may take, or by the run's wall time.
+func (r *remote) compileFailed(late, wall bool) *Result {
 	res := r.killed(limitError("compile", r.wall().Round(time.Millisecond), compileWasm))
 	res.Phase = PhaseNotStarted
-	res.Error.Message = fmt.Sprintf("the module took too long to compile: more than %v of processor time", compileWasm)
-	if !late {
+	switch {
+	case wall:
+		res.Error = limitError("wall", r.wall().Round(time.Millisecond), r.req.Limits.Wall)
+		res.Error.Message += ", and the module was still being compiled"
+		res.Error.Hint = "the first run of a module compiles it: let it have more wall time, or make the module smaller"
+		return res
+	case late:
+		res.Error.Message = fmt.Sprintf("the module took too long to compile: more than %v of processor time", compileWasm)
+	default:
 		res.Error.Message = fmt.Sprintf("the module took too much memory to compile: more than %d bytes", workerMemory)
 		res.Error.Used, res.Error.Allowed = "", text(workerMemory)
 	}

@@ -184,8 +184,10 @@ func TestCompileBomb(t *testing.T) {
 	}()
 	waitFor(t, func() bool { return busyWorkers(p) == 1 })
 	done := make(chan *Result, 1)
+	bomb := wasmModule(manyFunctions(400))
+	bomb.Limits.Wall = time.Minute
 	go func() {
-		res, err := p.Run(context.Background(), of("bomber", wasmModule(manyFunctions(400))), &fakeHost{})
+		res, err := p.Run(context.Background(), of("bomber", bomb), &fakeHost{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -216,6 +218,50 @@ func TestCompileBomb(t *testing.T) {
 			statusOf(t, p, of("other", wasmModule(smallModule(2))))
 			served++
 		}
+	}
+}
+
+// TestCompilingIsWallTime: a run waits for its module's compilation no longer than
+// it may take, and no longer than its caller does. One that is compiled costs
+// nothing of it.
+func TestCompilingIsWallTime(t *testing.T) {
+	p := tenantPool(t, 4, time.Hour)
+	slow := wasmModule(manyFunctions(400))
+	slow.Limits.Wall = 300 * time.Millisecond
+	began := time.Now()
+	res := run1(t, p, slow, nil)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("a wall limit of %v ended it after %v", slow.Limits.Wall, took)
+	}
+	e := res.Error
+	if res.Status != StatusKilled || e == nil || e.Kind != KindLimit || e.Limit != "wall" || e.Allowed != "300ms" || e.Used == "" || !strings.Contains(e.Message, "compiled") || res.Phase != PhaseNotStarted {
+		t.Errorf("%+v %v", res, e)
+	}
+	waitFor(t, func() bool { return p.Stats().TenantWorkers == 0 })
+	slow.Limits.Wall = time.Minute
+	ctx, cancel := context.WithCancel(t.Context())
+	canceled := make(chan *Result, 1)
+	go func() {
+		res, err := p.Run(ctx, slow, &fakeHost{})
+		if err != nil {
+			t.Error(err)
+		}
+		canceled <- res
+	}()
+	waitFor(t, func() bool {
+		p.tenants.mu.Lock()
+		defer p.tenants.mu.Unlock()
+		return len(p.tenants.all) == 1 && p.tenants.all[0].proc != nil && p.tenants.all[0].compiling != nil
+	})
+	cancel()
+	if res := <-canceled; res == nil || res.Error == nil || res.Error.Kind != KindCanceled {
+		t.Errorf("%+v", res)
+	}
+	// A second run of a compiled module has all of its time for itself.
+	small := wasmModule(smallModule(7))
+	statusOf(t, p, small)
+	if got := statusOf(t, p, small); got != 7 {
+		t.Errorf("status %d", got)
 	}
 }
 

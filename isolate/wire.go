@@ -26,7 +26,7 @@ const (
 	frameResult = 'd' // from: how a run ended
 	// from: the run took so many answers, which is its call, and waits
 	frameWaiting = 'w'
-	// from: the run's module is compiled, and its wall time begins
+	// from: the run's module is compiled, and others may run beside it
 	frameLoaded = 'm'
 
 	frameNeed = 'n' // from: the worker does not keep the run's function
