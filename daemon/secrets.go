@@ -171,11 +171,11 @@ func (d *Daemon) takeSecret(ctx context.Context, name string, conn net.Conn, rw 
 	if err := rw.Flush(); err != nil {
 		return time.Time{}, err
 	}
-	filer, ok := conn.(interface{ File() (*os.File, error) })
+	slot, ok := conn.(*slotConn)
 	if !ok {
 		return time.Time{}, fmt.Errorf("%T has no descriptor", conn)
 	}
-	f, err := filer.File()
+	f, err := slot.unix.File()
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net/netip"
 	"slices"
 	"strings"
@@ -51,6 +53,9 @@ type Injection struct {
 	// the credential's, copied to each use.
 	Source string  `json:"source,omitempty"`
 	OAuth2 *OAuth2 `json:"oauth2,omitempty"`
+	// SourceID is another one for another command or socket, so that what was
+	// made by one is not taken for the other's.
+	SourceID string `json:"source_id,omitempty"`
 }
 
 // A Credential is one entry of "credentials": where a value comes from and how
@@ -132,6 +137,15 @@ func (p *Policy) CredentialUses() map[string][]CredentialUse {
 		})
 	}
 	return uses
+}
+
+// sourceID is a name for the command or socket that does not tell what it is.
+func (c *Credential) sourceID() string {
+	if c == nil || len(c.Command) == 0 && c.Socket == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(strings.Join(c.Command, "\x00") + "\x00\x00" + c.Socket))
+	return hex.EncodeToString(sum[:8])
 }
 
 // source is the word for where the value comes from.

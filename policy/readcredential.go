@@ -286,7 +286,7 @@ func (r *reader) linkCredentials(root *yaml.Node, p *Policy) {
 		entry := p.credentials[name]
 		for _, u := range uses {
 			in := u.Injection
-			in.Source = entry.source()
+			in.Source, in.SourceID = entry.source(), entry.sourceID()
 			if entry != nil {
 				in.OAuth2 = entry.OAuth2
 			}

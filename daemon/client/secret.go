@@ -56,17 +56,14 @@ func setSecret(conn net.Conn, name string, value []byte) (*api.Secret, error) {
 		return nil, failure(resp)
 	}
 	frame := append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(value)), uint32(len(value))), value...)
-	_, err = conn.Write(frame)
+	_, sent := conn.Write(frame)
 	clear(frame)
-	if err != nil {
-		return nil, fmt.Errorf("client: send the value: %w", err)
-	}
 	var answer struct {
 		api.Secret
 		Error *api.Error `json:"error"`
 	}
 	if err := json.NewDecoder(r).Decode(&answer); err != nil {
-		return nil, errors.Join(errors.New("client: the daemon did not say whether the value was set"), err)
+		return nil, errors.Join(errors.New("client: the daemon did not say whether the value was set"), sent, err)
 	}
 	if answer.Error != nil {
 		return nil, answer.Error

@@ -74,7 +74,7 @@ func tokenKey(in *policy.Injection) string {
 	if err != nil {
 		return in.Name
 	}
-	return in.Name + "\x00" + in.Source + "\x00" + string(settings)
+	return in.Name + "\x00" + in.Source + "\x00" + in.SourceID + "\x00" + string(settings)
 }
 
 type makeToken func(context.Context) (secrets.Value, time.Time, error)

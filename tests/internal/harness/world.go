@@ -25,6 +25,8 @@ const (
 	APIHost    = "api.world.test"    // wants the bearer token
 	OtherHost  = "other.world.test"  // wants nothing
 	DeniedHost = "denied.world.test" // served, granted to nobody
+	CredHost   = "cred.world.test"   // whatever World.Handle says, as LoginHost
+	LoginHost  = "login.world.test"
 )
 
 // worlds is how many can stand beside each other, one for each network of four
@@ -49,8 +51,9 @@ type World struct {
 	Addr, Gateway netip.Addr
 	Prefix        netip.Prefix
 
-	mu   sync.Mutex
-	seen []Seen
+	mu     sync.Mutex
+	seen   []Seen
+	handle map[string]http.HandlerFunc // by host
 }
 
 // NewWorld makes the namespace, its link and the server. It needs root.
@@ -60,7 +63,7 @@ func NewWorld() (*World, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Names, c.Handler = []string{APIHost, OtherHost, DeniedHost}, http.HandlerFunc(w.serve)
+	c.Names, c.Handler = []string{APIHost, OtherHost, DeniedHost, CredHost, LoginHost}, http.HandlerFunc(w.serve)
 	w.Addr, w.Gateway, w.Prefix = c.Addr, c.Host, c.Prefix()
 	if w.Server, err = outside.Start(c); err != nil {
 		return nil, fmt.Errorf("harness: world: %w", err)
@@ -93,6 +96,16 @@ func (w *World) Requests(host string) []Seen {
 	})
 }
 
+// Handle has a test answer for a host.
+func (w *World) Handle(host string, f http.HandlerFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.handle == nil {
+		w.handle = map[string]http.HandlerFunc{}
+	}
+	w.handle[host] = f
+}
+
 // serve answers under /v1/ with what it saw; APIHost wants the token first.
 // /v1/leak plays the careless server: it sends the token back.
 func (w *World) serve(rw http.ResponseWriter, r *http.Request) {
@@ -100,7 +113,12 @@ func (w *World) serve(rw http.ResponseWriter, r *http.Request) {
 	authorised := r.Header.Get("Authorization") == "Bearer "+w.Token
 	w.mu.Lock()
 	w.seen = append(w.seen, Seen{Host: host, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Authorised: authorised, Header: r.Header.Clone()})
+	handle := w.handle[host]
 	w.mu.Unlock()
+	if handle != nil {
+		handle(rw, r)
+		return
+	}
 	// An upload is whole before it is answered.
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
 		return
