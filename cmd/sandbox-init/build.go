@@ -192,10 +192,6 @@ func (s *staged) stageProc(cfg *wire.Prepare) error {
 		return err
 	}
 	s.proc = proc
-	// The first victim of a host that runs out of memory shall be a jail.
-	if err := writeFile(proc, "self/oom_score_adj", "500"); err != nil {
-		return err
-	}
 	// By this the limits can still be written when sys is covered.
 	if s.limits, err = unix.Openat(proc, "sys/user", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return err

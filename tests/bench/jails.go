@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"sandboxd/daemon/api"
 	"sandboxd/tests/internal/harness"
@@ -16,6 +18,48 @@ import (
 // The jails' part: a start of the same static program outside, in a jail and in
 // other sandboxes. Jails are asked for at the daemon's socket, with all that a
 // tenant's has: user namespace, veth, rule of the proxy, cgroup, record.
+
+// jails measures them, beside what else makes sandboxes.
+func (r *report) jails(ctx context.Context, dir string, rounds int) (err error) {
+	bin, remove, err := staticTrue(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	// A jail costs some hundred times as much as an isolate's call, and its end
+	// goes on in the kernel for a while.
+	rounds = max(rounds/2, 10)
+	rows, err := peerRows(ctx, dir, bin, max(rounds/3, 10))
+	if err != nil {
+		return fmt.Errorf("peers: %w", err)
+	}
+	r.Rows = append(r.Rows, rows...)
+	for _, from := range []struct {
+		what string
+		args []string
+	}{{"made from nothing", []string{"--jail-spares", "0"}}, {"that was kept ready", nil}} {
+		if err := r.jailsOf(ctx, bin, from.what, rounds, from.args...); err != nil {
+			return fmt.Errorf("jails %s: %w", from.what, err)
+		}
+	}
+	return nil
+}
+
+// jailsOf measures a system of its own.
+func (r *report) jailsOf(ctx context.Context, bin, what string, rounds int, args ...string) error {
+	sys, err := harness.StartWith(ctx, args)
+	if err != nil {
+		return err
+	}
+	rows, err := jailRows(ctx, sys, bin, what, rounds)
+	r.Rows = append(r.Rows, rows...)
+	if err == nil && args == nil {
+		var figures []figure
+		figures, err = jailFigures(ctx, sys, bin, rounds)
+		r.Figures = append(r.Figures, figures...)
+	}
+	return errors.Join(err, sys.Close(context.WithoutCancel(ctx)))
+}
 
 // staticTrue builds the program that all rows run, where also a jail sees it: in
 // a folder of /usr that remove removes.
@@ -41,27 +85,48 @@ func staticTrue(ctx context.Context) (bin string, remove func() error, err error
 	return bin, remove, nil
 }
 
-// floorName is the row that the others of the jails' part are held against.
-const floorName = "fork and exec of a static true"
-
 func forkExec(bin string) step {
-	return step{floorName, func(ctx context.Context) error { return exec.CommandContext(ctx, bin).Run() }}
+	return step{"fork and exec of a static true", func(ctx context.Context) error { return exec.CommandContext(ctx, bin).Run() }}
 }
+
+func jailPath(tenant string) string { return "/v1/tenants/" + tenant + "/jail" }
 
 // jailRows measures jails of the system; how says where they come from.
 func jailRows(ctx context.Context, sys *harness.System, bin, how string, rounds int) ([]row, error) {
-	const path = "/v1/tenants/" + tenant + "/jail"
-	destroy := func(ctx context.Context) error {
-		_, err := call(ctx, sys.API, "DELETE", path, nil)
-		return err
-	}
+	path := jailPath(tenant)
 	run := func(ctx context.Context) error { return trueIn(ctx, sys.API, path, bin) }
 	return measure(ctx, rounds, []step{
 		forkExec(bin),
+		{"", func(ctx context.Context) error { return sparesReady(ctx, sys) }},
 		{"true in a jail " + how + ", until its exit", run},
 		{"true in the jail that is there", run},
-		{"the jail's end, until nothing of it is left", destroy},
+		{"the jail's end, until nothing of it is left", func(ctx context.Context) error { return destroy(ctx, sys.API, path) }},
 	})
+}
+
+func destroy(ctx context.Context, c *harness.Client, path string) error {
+	_, err := call(ctx, c, "DELETE", path, nil)
+	return err
+}
+
+// sparesReady waits until all jails that are to be kept ready are.
+func sparesReady(ctx context.Context, sys *harness.System) error {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
+		text, err := call(ctx, sys.Admin, "GET", "/v1/status", nil)
+		if err != nil {
+			return err
+		}
+		var s api.Status
+		if err := json.Unmarshal(text, &s); err != nil {
+			return err
+		}
+		if s.Spares != nil && s.Spares.Ready >= s.Spares.Size {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the spare jails do not come: %+v", s.Spares)
+		}
+	}
 }
 
 // trueIn runs the program in the tenant's jail, which is made if there is none.
@@ -78,4 +143,19 @@ func trueIn(ctx context.Context, c *harness.Client, path, bin string) error {
 		return errors.New("true ended with " + string(text))
 	}
 	return nil
+}
+
+// pss is a process's proportional set size, in bytes.
+func pss(pid string) (float64, error) {
+	b, err := os.ReadFile("/proc/" + pid + "/smaps_rollup")
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(b) {
+		var kib float64
+		if n, _ := fmt.Sscanf(string(line), "Pss: %f kB", &kib); n == 1 {
+			return kib * 1024, nil
+		}
+	}
+	return 0, errors.New("no Pss in smaps_rollup")
 }

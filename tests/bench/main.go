@@ -30,6 +30,12 @@ func main() {
 	if args := flag.Args(); len(args) == 3 && args[0] == anewFlag {
 		fail(serveAnew(ctx, args[1], args[2]))
 	}
+	if args := flag.Args(); len(args) == 4 && args[0] == peerFlag {
+		if err := servePeer(ctx, args[1], args[2], args[3], *rounds); err != nil {
+			fail(err)
+		}
+		return
+	}
 	r, err := run(ctx, *rounds, *only)
 	if err != nil {
 		stop()
@@ -105,24 +111,6 @@ func (r *report) isolates(ctx context.Context, dir string, rounds int) error {
 	return nil
 }
 
-// jails measures them, beside what else makes sandboxes.
-func (r *report) jails(ctx context.Context, _ string, rounds int) (err error) {
-	bin, remove, err := staticTrue(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, remove()) }()
-	sys, err := harness.Start(ctx)
-	if err != nil {
-		return err
-	}
-	// A jail costs some hundred times as much as an isolate's call, and its end
-	// goes on in the kernel for a while.
-	rows, err := jailRows(ctx, sys, bin, "made from nothing", max(rounds/2, 10))
-	r.Rows = append(r.Rows, rows...)
-	return errors.Join(err, sys.Close(context.WithoutCancel(ctx)))
-}
-
 // measure is what is measured at the daemon's socket.
 func (r *report) measure(ctx context.Context, sys *harness.System, dir string, rounds int) error {
 	other, stop, err := startAnew(ctx, dir)
@@ -173,17 +161,21 @@ func (r *report) measure(ctx context.Context, sys *harness.System, dir string, r
 }
 
 func (r *report) show() {
-	fmt.Printf("%-46s %9s %9s %9s %9s %6s\n", "", "p50", "p99", "p50/floor", "p99/floor", "rounds")
+	fmt.Printf("%-50s %9s %9s %9s %9s %6s\n", "", "p50", "p99", "p50/floor", "p99/floor", "rounds")
 	for _, r := range r.Rows {
+		if r.Rounds == 0 {
+			fmt.Printf("%-50s %s\n", r.Name, r.Note)
+			continue
+		}
 		ratio50, ratio99 := "1", "1"
 		if r.Floor != "" {
 			ratio50, ratio99 = fmt.Sprintf("%.2f", r.Ratio50), fmt.Sprintf("%.2f", r.Ratio99)
 		}
-		fmt.Printf("%-46s %9s %9s %9s %9s %6d\n", r.Name, round(r.P50), round(r.P99), ratio50, ratio99, r.Rounds)
+		fmt.Printf("%-50s %9s %9s %9s %9s %6d  %s\n", r.Name, round(r.P50), round(r.P99), ratio50, ratio99, r.Rounds, r.Note)
 	}
 	fmt.Println()
 	for _, f := range r.Figures {
-		fmt.Printf("%-46s %9.4g %-12s %s\n", f.Name, f.Value, f.Unit, f.Note)
+		fmt.Printf("%-50s %9.4g %-12s %s\n", f.Name, f.Value, f.Unit, f.Note)
 	}
 }
 

@@ -22,11 +22,12 @@ type row struct {
 	// Ratio50 and Ratio99 are P50 and P99 over the floor's.
 	Ratio50 float64 `json:"p50_ratio,omitempty"`
 	Ratio99 float64 `json:"p99_ratio,omitempty"`
+	Note    string  `json:"note,omitempty"`
 }
 
 // A step is one timed part of a round.
 type step struct {
-	name string
+	name string // "": it is done between two others, and has no row
 	do   func(ctx context.Context) error
 }
 
@@ -48,12 +49,16 @@ func measure(ctx context.Context, rounds int, steps []step) ([]row, error) {
 			}
 		}
 	}
-	rows := make([]row, len(steps))
+	var rows []row
 	for j, s := range steps {
-		rows[j] = row{Name: s.name, Rounds: rounds, P50: quantile(times[j], 0.50), P99: quantile(times[j], 0.99)}
-		if j > 0 {
-			rows[j].against(&rows[0])
+		if s.name == "" {
+			continue
 		}
+		r := row{Name: s.name, Rounds: rounds, P50: quantile(times[j], 0.50), P99: quantile(times[j], 0.99)}
+		if j > 0 {
+			r.against(&rows[0])
+		}
+		rows = append(rows, r)
 	}
 	return rows, nil
 }

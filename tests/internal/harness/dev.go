@@ -45,8 +45,8 @@ func (s *System) useDev() error {
 	s.Admin = NewClient(filepath.Join(s.State, "admin.sock"))
 	s.policy = filepath.Join(s.dir, "policy.yaml")
 	s.daemon = &devDaemon{
-		argv: []string{filepath.Join(bin, "sandboxd"), "dev", "--state", s.State, "--preview", s.Preview,
-			"--policy", filepath.Join(s.dir, "policy.yaml"), "--credentials", filepath.Join(s.dir, "credentials")},
+		argv: append([]string{filepath.Join(bin, "sandboxd"), "dev", "--state", s.State, "--preview", s.Preview,
+			"--policy", filepath.Join(s.dir, "policy.yaml"), "--credentials", filepath.Join(s.dir, "credentials")}, s.args...),
 		env: append(os.Environ(), "SSL_CERT_FILE="+filepath.Join(s.dir, "roots.pem")),
 	}
 	return nil

@@ -22,6 +22,7 @@ type System struct {
 	State string
 
 	dir    string
+	args   []string
 	ctl    string
 	policy string // the daemon's policy file
 	daemon daemon
@@ -45,11 +46,19 @@ func UnderSystemd() bool { return os.Getenv("SANDBOXD_TEST_SYSTEMD") == "1" }
 
 // Start makes a whole system, with more profiles in its policy if a suite needs
 // them, and waits until it serves.
-func Start(ctx context.Context, more ...Profile) (_ *System, err error) {
+func Start(ctx context.Context, more ...Profile) (*System, error) {
+	return StartWith(ctx, nil, more...)
+}
+
+// StartWith is Start with further arguments of `sandboxd dev`.
+func StartWith(ctx context.Context, args []string, more ...Profile) (_ *System, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("harness: needs root, for namespaces")
 	}
-	s := &System{}
+	if UnderSystemd() && len(args) > 0 {
+		return nil, errors.New("harness: the units' arguments are what they are")
+	}
+	s := &System{args: args}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close(ctx))
