@@ -145,27 +145,52 @@ func (u *egressUse) remove(tenant string, e *egressTenant) {
 	u.mu.Unlock()
 }
 
-// onDecision records each decision of the proxy before it takes effect, and
-// ties it to what caused it.
-func (d *Daemon) onDecision(ctx context.Context, dec netproxy.Decision) error {
-	over, err := d.spend(&dec)
+// onDecisions records decisions of the proxy before they take effect, and ties
+// them to what caused them. The errors are those of the decisions, in their
+// order; nil: all are on record and may be carried out.
+func (d *Daemon) onDecisions(ctx context.Context, list []netproxy.Decision) []error {
+	errs := make([]error, len(list))
+	records, of := make([]audit.Record, 0, len(list)), make([]int, 0, len(list))
+	bad := false
+	for i := range list {
+		dec := &list[i]
+		over, err := d.spend(dec)
+		if err != nil {
+			d.log.Error("a credential's use could not be counted, so it is not used", "credential", dec.Credential, "error", err)
+			errs[i], bad = err, true
+			continue
+		}
+		if over != nil { // on record as refused
+			errs[i], bad = over, true
+		}
+		records = append(records, audit.Record{Time: dec.Time, Kind: audit.KindEgress, Tenant: dec.Tenant, RunID: dec.RunID, Fields: dec})
+		of = append(of, i)
+	}
+	n, err := d.audit.AppendAll(context.WithoutCancel(ctx), records)
 	if err != nil {
-		d.log.Error("a credential's use could not be counted, so it is not used", "credential", dec.Credential, "error", err)
-		return err
-	}
-	if _, err := d.record(ctx, audit.Record{Time: dec.Time, Kind: audit.KindEgress, Tenant: dec.Tenant, RunID: dec.RunID, Fields: dec}); err != nil {
-		return err
-	}
-	d.metrics.decided(&dec)
-	if dec.Origin == "jail" {
-		if j := d.tenants.find(dec.Tenant); j != nil {
-			j.observe(&dec)
+		d.metrics.auditFailures.Inc()
+		d.log.Error("decisions of the egress proxy could not be recorded, so they are not carried out", "error", err)
+		for _, i := range of[n:] {
+			errs[i], bad = &auditError{err}, true
 		}
 	}
-	if over != nil {
-		return over
+	for _, i := range of[:n] {
+		d.decided(&list[i])
 	}
-	return nil
+	if !bad {
+		return nil
+	}
+	return errs
+}
+
+// decided counts a decision that is on record.
+func (d *Daemon) decided(dec *netproxy.Decision) {
+	d.metrics.decided(dec)
+	if dec.Origin == "jail" {
+		if j := d.tenants.find(dec.Tenant); j != nil {
+			j.observe(dec)
+		}
+	}
 }
 
 // spend charges a credential's budget. A request that has none left is put on

@@ -94,21 +94,15 @@ func (c *child) stop(ctx context.Context) error {
 func (p *Proxy) handle(ctx context.Context, method string, body json.RawMessage, files []*os.File) (any, []*os.File, error) {
 	control.CloseAll(files)
 	switch method {
-	case control.MethodDecision:
-		var d Decision
-		if err := json.Unmarshal(body, &d); err != nil {
+	case control.MethodDecisions:
+		var list []Decision
+		if err := json.Unmarshal(body, &list); err != nil {
 			return nil, nil, &control.RemoteError{Code: "invalid"}
 		}
-		d.Time = d.Time.Local()
-		err := p.cfg.OnDecision(ctx, d)
-		var over *BudgetError
-		if errors.As(err, &over) {
-			return control.Verdict{Budget: over.Budget, Allowed: over.Allowed, Retry: over.Retry}, nil, nil
+		for i := range list {
+			list[i].Time = list[i].Time.Local()
 		}
-		if err != nil {
-			return nil, nil, &control.RemoteError{Code: "unrecorded"}
-		}
-		return nil, nil, nil
+		return verdicts(p.cfg.OnDecisions(ctx, list)), nil, nil
 	case control.MethodDialJail:
 		var in control.DialJail
 		if err := json.Unmarshal(body, &in); err != nil {
@@ -131,6 +125,26 @@ func (p *Proxy) handle(ctx context.Context, method string, body json.RawMessage,
 		return out, files, err
 	}
 	return nil, nil, &control.RemoteError{Code: "unknown"}
+}
+
+// verdicts are those of the decisions that may not be carried out.
+func verdicts(errs []error) control.Recorded {
+	var out control.Recorded
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		v := control.Verdict{}
+		var over *BudgetError
+		if errors.As(err, &over) {
+			v = control.Verdict{Budget: over.Budget, Allowed: over.Allowed, Retry: over.Retry}
+		}
+		if out.Refused == nil {
+			out.Refused = map[int]control.Verdict{}
+		}
+		out.Refused[i] = v
+	}
+	return out
 }
 
 func (p *Proxy) dialJail(ctx context.Context, label string) (any, []*os.File, error) {

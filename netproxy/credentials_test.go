@@ -593,11 +593,14 @@ func TestPlaceholders(t *testing.T) {
 func TestBudgetRefusal(t *testing.T) {
 	var n atomic.Int64
 	w := newWorld(t, func(c *Config) {
-		c.OnDecision = func(_ context.Context, d Decision) error {
-			if d.Phase == "decided" && d.Credential == "api-token" && n.Add(1) > 2 {
-				return &BudgetError{Credential: d.Credential, Budget: "requests_per_day", Allowed: "2", Retry: 90 * time.Second}
+		c.OnDecisions = func(_ context.Context, list []Decision) []error {
+			errs := make([]error, len(list))
+			for i, d := range list {
+				if d.Phase == "decided" && d.Credential == "api-token" && n.Add(1) > 2 {
+					errs[i] = &BudgetError{Credential: d.Credential, Budget: "requests_per_day", Allowed: "2", Retry: 90 * time.Second}
+				}
 			}
-			return nil
+			return errs
 		}
 	})
 	u := w.upstream("api.test", hello)

@@ -54,7 +54,7 @@ func (e *UpstreamError) Error() string {
 	return fmt.Sprintf("%s: the request failed (%s)", e.Host, e.Reason)
 }
 
-// A BudgetError is Config.OnDecision's when a credential's budget does not allow
+// A BudgetError is Config.OnDecisions's when a credential's budget does not allow
 // a request. It is put on record as refused by whoever returns it.
 type BudgetError struct {
 	Credential string

@@ -89,7 +89,7 @@ func newWorld(t testing.TB, edit func(*Config)) *world {
 	cfg := Config{
 		UID: testUID, GID: testUID, Credentials: map[string]*os.File{"api-token": token},
 		Preview: preview, PreviewBase: fmt.Sprintf("localhost:%d", preview.Addr().(*net.TCPAddr).Port),
-		OnDecision: w.record, DialJail: w.dialJail,
+		OnDecisions: w.record, DialJail: w.dialJail,
 		Log: slog.New(slog.NewTextHandler(&lockedWriter{w: w.logs}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if edit != nil {
@@ -117,13 +117,17 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-func (w *world) record(_ context.Context, d Decision) error {
+func (w *world) record(_ context.Context, list []Decision) []error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failAudit {
-		return errors.New("disk full")
+		errs := make([]error, len(list))
+		for i := range errs {
+			errs[i] = errors.New("disk full")
+		}
+		return errs
 	}
-	w.decisions = append(w.decisions, d)
+	w.decisions = append(w.decisions, list...)
 	return nil
 }
 

@@ -332,7 +332,7 @@ func TestStartRefuses(t *testing.T) {
 	base := w.p.cfg
 	base.Preview, base.Credentials = nil, nil
 	for name, edit := range map[string]func(*Config){
-		"no record":        func(c *Config) { c.OnDecision = nil },
+		"no record":        func(c *Config) { c.OnDecisions = nil },
 		"root":             func(c *Config) { c.UID = 0 },
 		"no executable":    func(c *Config) { c.Exe = "/nonexistent" },
 		"IPv6 link range":  func(c *Config) { c.Links = netip.MustParsePrefix("fd00::/64") },

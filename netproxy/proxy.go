@@ -56,9 +56,9 @@ func Start(ctx context.Context, cfg Config) (*Proxy, error) {
 			f.Close()
 		}
 	}
-	if cfg.OnDecision == nil || cfg.Log == nil {
+	if cfg.OnDecisions == nil || cfg.Log == nil {
 		closeAll()
-		return nil, errors.New("netproxy: OnDecision and Log must be set")
+		return nil, errors.New("netproxy: OnDecisions and Log must be set")
 	}
 	if !cfg.Synthetic.IsValid() {
 		cfg.Synthetic = DefaultSynthetic

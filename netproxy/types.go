@@ -45,9 +45,11 @@ type Config struct {
 	// to the proxy unread and stays the caller's. Stored is what the store holds.
 	StoreKey *os.File
 	Stored   func() []secrets.Sealed
-	// OnDecision records a decision before it takes effect. An error means it
-	// could not be recorded: the request is refused and no secret is used.
-	OnDecision func(context.Context, Decision) error
+	// OnDecisions records decisions, in their order, before they take effect. It
+	// returns nil when all of them may be carried out, else an error for each
+	// that may not: it is refused, and no secret is used. A *BudgetError says that
+	// it is on record as refused.
+	OnDecisions func(context.Context, []Decision) []error
 	// DialJail connects to a port that a tenant's jail listens on.
 	// An error that wraps ECONNREFUSED means that nothing listens there yet.
 	DialJail func(ctx context.Context, tenant string, port uint16) (*os.File, error)

@@ -35,7 +35,7 @@ func attach(t *testing.T, proxy *netproxy.Proxy, tenant string) (*jail.Jail, *ne
 // wire (which ip_forward=0 alone does not stop), not the world, by no protocol.
 func TestNoOtherWayOut(t *testing.T) {
 	proxy, err := netproxy.Start(t.Context(), netproxy.Config{
-		UID: proxyUID, GID: proxyUID, OnDecision: func(_ context.Context, d netproxy.Decision) error { return nil },
+		UID: proxyUID, GID: proxyUID, OnDecisions: func(context.Context, []netproxy.Decision) []error { return nil },
 		DialJail: func(context.Context, string, uint16) (*os.File, error) { return nil, os.ErrNotExist },
 		Log:      slog.New(slog.DiscardHandler),
 	})

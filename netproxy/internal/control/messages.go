@@ -29,9 +29,9 @@ const (
 	MethodServe       = "serve"       // Serve, one socket
 	MethodUnserve     = "unserve"     // Unserve
 
-	MethodDecision = "decision" // Decision → Verdict, or a notice
-	MethodDialJail = "dialjail" // DialJail → one socket
-	MethodToken    = "token"    // Token → one socket to read from
+	MethodDecisions = "decisions" // []Decision → Recorded
+	MethodDialJail  = "dialjail"  // DialJail → one socket
+	MethodToken     = "token"     // Token → one socket to read from
 
 	MethodPackageFind    = "packagefind"    // PackageKey → pkgcache.Meta and a file to read
 	MethodPackageBegin   = "packagebegin"   // → PackageWrite and a file to write
@@ -86,6 +86,12 @@ type PackageWrite struct {
 	ID   uint64        `json:"id"`
 	Key  string        `json:"key,omitempty"`
 	Meta pkgcache.Meta `json:"meta"`
+}
+
+// Recorded acknowledges decisions: all are on record but those whose Verdict says
+// otherwise. They are named by their place in the list.
+type Recorded struct {
+	Refused map[int]Verdict `json:"refused,omitempty"`
 }
 
 // Credentials names the files that come with the message, in order.

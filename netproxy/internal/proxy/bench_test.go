@@ -29,8 +29,7 @@ func pemOf(c *x509.Certificate) []byte {
 // accepting is a daemon that puts everything on record at once.
 type accepting struct{}
 
-func (accepting) Decide(context.Context, *control.Decision) error     { return nil }
-func (accepting) Finish(*control.Decision)                            {}
+func (accepting) Record(context.Context, []control.Decision) []error  { return nil }
 func (accepting) OpenToken(context.Context, string) (net.Conn, error) { return nil, errToken }
 func (accepting) DialJail(context.Context, string) (net.Conn, error) {
 	return nil, ErrNotListening

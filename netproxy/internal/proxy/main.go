@@ -262,19 +262,24 @@ func warmUp() error {
 // daemonSide is the Backend over the control socket.
 type daemonSide struct{ peer *control.Peer }
 
-func (d *daemonSide) Decide(ctx context.Context, dec *control.Decision) error {
-	var v control.Verdict
-	if _, err := d.peer.Call(ctx, control.MethodDecision, dec, &v); err != nil {
-		return err
+func (d *daemonSide) Record(ctx context.Context, list []control.Decision) []error {
+	var out control.Recorded
+	_, err := d.peer.Call(ctx, control.MethodDecisions, list, &out)
+	if err == nil && len(out.Refused) == 0 {
+		return nil
 	}
-	if v.Budget != "" {
-		return &budgetError{v}
+	errs := make([]error, len(list))
+	for i := range list {
+		if v, ok := out.Refused[i]; ok && v.Budget != "" {
+			errs[i] = &budgetError{v}
+		} else if ok {
+			errs[i] = errUnrecorded
+		}
+		if err != nil {
+			errs[i] = errUnrecorded
+		}
 	}
-	return nil
-}
-
-func (d *daemonSide) Finish(dec *control.Decision) {
-	_ = d.peer.Notify(control.MethodDecision, dec)
+	return errs
 }
 
 func (d *daemonSide) OpenToken(ctx context.Context, credential string) (net.Conn, error) {

@@ -36,7 +36,7 @@ func (r *record) decided(ctx context.Context) bool {
 	r.d.Phase, r.d.Time = "decided", time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	err := r.s.backend.Decide(ctx, &r.d)
+	err := r.s.recorder.decide(ctx, &r.d)
 	errors.As(err, &r.over)
 	return err == nil
 }
@@ -68,7 +68,7 @@ func (r *record) finished(why string, status int, out, in int64) {
 	if why == "ip_denied" || why == "sni_mismatch" {
 		d.Allowed = false
 	}
-	r.s.backend.Finish(&d)
+	r.s.recorder.finish(&d)
 }
 
 func statusText(code int) string {

@@ -19,10 +19,9 @@ import (
 
 // A Backend is what the proxy asks of the daemon.
 type Backend interface {
-	// Decide returns nil when the decision is on record (step 22).
-	Decide(ctx context.Context, d *control.Decision) error
-	// Finish reports how it went.
-	Finish(d *control.Decision)
+	// Record returns nil when all decisions are on record and may be carried out
+	// (step 22), else an error for each that may not.
+	Record(ctx context.Context, list []control.Decision) []error
 	// DialJail connects to the port that a preview label stands for.
 	DialJail(ctx context.Context, label string) (net.Conn, error)
 	// OpenToken opens what a credential's command prints or its socket says.
@@ -32,6 +31,7 @@ type Backend interface {
 // A Server is the state of the proxy process.
 type Server struct {
 	backend   Backend
+	recorder  *recorder
 	log       *slog.Logger
 	limits    control.Limits
 	synthetic netip.Prefix
@@ -58,6 +58,7 @@ func NewServer(h control.Hello, set *secrets.Set, backend Backend, log *slog.Log
 		roots:          x509.NewCertPool(), resolver: newResolver(),
 		tenants: map[string]*tenant{}, links: map[uint64]*link{},
 	}
+	s.recorder = newRecorder(backend)
 	s.resolver.set(h.Servers)
 	if !s.synthetic.IsValid() || !s.synthetic.Addr().Is4() {
 		return nil, errors.New("no range for synthetic addresses")
@@ -174,4 +175,5 @@ func (s *Server) Close() {
 	if s.previews != nil {
 		s.previews.close()
 	}
+	s.recorder.close()
 }
