@@ -478,3 +478,37 @@ func BenchmarkVerify(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.N)*10_000/b.Elapsed().Seconds(), "records/s")
 }
+
+// Several records go into the log with one write; the chain, files and what
+// follows are as if each had been appended by itself.
+func TestAppendAll(t *testing.T) {
+	dir := t.TempDir()
+	l := mustOpen(t, dir, Options{MaxFile: 20_000})
+	total := 0
+	for i := range 40 {
+		var list []Record
+		for j := range i {
+			list = append(list, Record{Kind: KindEgress, Tenant: "t", Fields: map[string]any{"i": i, "j": j, "pad": strings.Repeat("x", j*10)}})
+		}
+		n, err := l.AppendAll(t.Context(), list)
+		if err != nil || n != len(list) {
+			t.Fatalf("%d of %d, %v", n, len(list), err)
+		}
+		mustAppend(t, l, Record{Kind: KindRun})
+		total += n + 1
+	}
+	// One that is too large for a batch, between two that are not.
+	large := Record{Kind: KindEgress, Fields: strings.Repeat("y", maxBatch+1)}
+	if n, err := l.AppendAll(t.Context(), []Record{{Kind: KindRun}, large, {Kind: KindRun}}); err != nil || n != 3 {
+		t.Fatalf("%d, %v", n, err)
+	}
+	total += 3
+	mustClose(t, l)
+	if n, err := l.AppendAll(t.Context(), []Record{{Kind: KindRun}}); n != 0 || !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %d, %v", n, err)
+	}
+	s, err := Verify(dir)
+	if err != nil || s.Records != uint64(total) || s.Files < 2 {
+		t.Errorf("%+v, %v; want %d records", s, err, total)
+	}
+}

@@ -526,3 +526,36 @@ func FuzzVerify(f *testing.F) {
 		}
 	})
 }
+
+// A batch that fits in part is in the log as far as its lines are whole, and the
+// rest is refused.
+func TestBatchOnAFullDisk(t *testing.T) {
+	disk := smallDisk(t, "512k")
+	dir := filepath.Join(disk, "audit")
+	l := mustOpen(t, dir, Options{Sync: time.Hour, Retry: time.Hour})
+	mustAppend(t, l, Record{Kind: KindStart})
+	free := fill(t, disk)
+	list := make([]Record, 100)
+	for i := range list {
+		list[i] = Record{Kind: KindEgress, Fields: strings.Repeat("x", 300)}
+	}
+	n, err := l.AppendAll(context.Background(), list)
+	var ue *UnavailableError
+	if n >= len(list) || !errors.As(err, &ue) {
+		t.Fatalf("%d of %d, %v", n, len(list), err)
+	}
+	if s, err := Verify(dir); err != nil || s.Records != uint64(n)+1 {
+		t.Errorf("while full: %+v, %v; want %d records", s, err, n+1)
+	}
+	if again, err := l.AppendAll(context.Background(), list[:1]); again != 0 || !errors.As(err, &ue) {
+		t.Errorf("still full: %d, %v", again, err)
+	}
+	free()
+	if again, err := l.AppendAll(context.Background(), list[n:]); again != len(list)-n || err != nil {
+		t.Errorf("with space again: %d, %v", again, err)
+	}
+	mustClose(t, l)
+	if s, err := Verify(dir); err != nil || s.Recoveries != 1 || s.Records != uint64(len(list))+2 {
+		t.Errorf("at the end: %+v, %v", s, err)
+	}
+}
