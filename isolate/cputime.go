@@ -67,6 +67,14 @@ func (c *cpuTime) end() {
 	}
 }
 
+// pause is stop for a run that waits: for something that comes in, or until then.
+func (c *cpuTime) pause() {
+	c.stop()
+	if ourTurns != nil {
+		ourTurns.waiting()
+	}
+}
+
 // now is the time used so far.
 func (c *cpuTime) now() time.Duration {
 	if !c.running {
@@ -114,6 +122,7 @@ func (c *cpuTime) large() {
 func (c *cpuTime) lengthen() {
 	c.stop()
 	c.lane = longRuns
+	ourTurns.waiting()
 	ourTurns.lengthen()
 	c.start()
 }

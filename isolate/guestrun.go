@@ -170,7 +170,7 @@ func (r *guestRun) ask(c Call) (reply, error) {
 		return reply{}, err
 	}
 	r.phase = PhaseEffectsPossible
-	r.time.stop()
+	r.time.pause()
 	defer r.time.start()
 	// A host that does not heed the context must not hold the run.
 	answered := make(chan reply, 1)
@@ -284,7 +284,7 @@ func (r *guestRun) Sleep(ns int64) error {
 	if err := r.flush(true); err != nil {
 		return err
 	}
-	r.time.stop()
+	r.time.pause()
 	defer r.time.start()
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -274,7 +274,7 @@ func (r *run) wait() error {
 		defer t.Stop()
 		due = t.C
 	}
-	r.time.stop()
+	r.time.pause()
 	if r.req.Paced && len(r.calls.running) > 0 && len(r.calls.answers) == 0 {
 		r.calls.host.waiting(r.calls.settled)
 	}

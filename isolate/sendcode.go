@@ -69,6 +69,7 @@ func (r *workerRun) code(ctx context.Context) (*functionCode, error) {
 	if err := r.w.send(&frame{kind: frameNeed, run: r.id}); err != nil {
 		return nil, err
 	}
+	r.w.follow()
 	select {
 	case m := <-r.codes:
 		switch {

@@ -19,8 +19,9 @@ type turns struct {
 	lanes [2]lane // of short runs and of long ones
 	spent map[string]spent
 
-	// incoming waits until what has come in for the process is read.
-	incoming func()
+	// incoming waits until what has come in for the process is read; waiting sees
+	// to it that it is read while a run waits or computes for long.
+	incoming, waiting func()
 	// processors sets how many processors the process has.
 	processors func(n int)
 	long       int // runs that are
@@ -69,7 +70,7 @@ const (
 )
 
 func newTurns() *turns {
-	return &turns{spent: map[string]spent{}, incoming: func() {}, processors: func(n int) { runtime.GOMAXPROCS(n) }}
+	return &turns{spent: map[string]spent{}, incoming: func() {}, waiting: func() {}, processors: func(n int) { runtime.GOMAXPROCS(n) }}
 }
 
 // ourTurns are those of this process; nil means that runs share the processors

@@ -32,7 +32,7 @@ var workerProbe func() map[string]string
 // needs, gives up every right, serves runs until its socket is closed, and
 // never returns.
 func WorkerMain() {
-	conn, err := ipc.FromFD(workerFD, maxFrame)
+	conn, err := ipc.FromFDWaiting(workerFD, maxFrame)
 	if err == nil {
 		err = serveWorker(conn)
 	}
@@ -44,7 +44,7 @@ func WorkerMain() {
 }
 
 func serveWorker(conn *ipc.Conn) error {
-	w := &workerSide{conn: conn, runs: map[uint64]*workerRun{}, runner: make(chan func())}
+	w := &workerSide{conn: conn, runs: map[uint64]*workerRun{}, runner: make(chan func()), ended: make(chan error, 1)}
 	ready, err := w.prepare(context.Background())
 	if err != nil {
 		ready.Error = err.Error()
@@ -68,9 +68,14 @@ func serveWorker(conn *ipc.Conn) error {
 	if w.engines.modules == nil {
 		runtime.GOMAXPROCS(1)
 		ourTurns = newTurns()
-		ourTurns.incoming = w.incoming
+		ourTurns.incoming, ourTurns.waiting = w.incoming, w.follow
+		w.alone = true
+	} else if err := conn.UsePoller(); err != nil {
+		return err
 	}
-	return w.serve()
+	w.receiving = true
+	w.spawn(w.serve)
+	return <-w.ended
 }
 
 // endOf is nil if the daemon has closed the socket.
@@ -86,9 +91,15 @@ type workerSide struct {
 	conn    *ipc.Conn
 	engines *engines
 
-	mu   sync.Mutex
-	runs map[uint64]*workerRun
-	read chan struct{} // closed with the next frame; nil while nobody waits
+	// alone: a run that is the only one is done by the goroutine that received
+	// it; see receive.go.
+	alone bool
+	ended chan error // one place: why nothing is received any more
+
+	mu        sync.Mutex
+	runs      map[uint64]*workerRun
+	receiving bool          // a goroutine does, or is about to
+	read      chan struct{} // closed with the next frame; nil while nobody waits
 
 	runner chan func() // a goroutine that has run something waits here
 	waits  atomic.Bool // there is one
@@ -181,114 +192,6 @@ func (w *workerSide) bootJS(ctx context.Context, hello *helloMessage, guest *os.
 
 func (w *workerSide) send(f *frame) error { return w.conn.Send(f.encode(nil)) }
 
-// serve takes frames until the socket is closed.
-func (w *workerSide) serve() error {
-	for {
-		payload, files, err := w.conn.Recv()
-		closeAll(files)
-		if err != nil {
-			return endOf(err)
-		}
-		f, err := decodeFrame(payload, string([]rune{frameRun, frameAnswer, frameCancel, frameCode}))
-		if err != nil {
-			return err
-		}
-		if err := w.take(f); err != nil {
-			return err
-		}
-		w.took()
-	}
-}
-
-// take handles a frame. It does not block.
-func (w *workerSide) take(f *frame) error {
-	if f.kind == frameRun {
-		job, err := decode[jobMessage](f.data)
-		if err != nil || job.Request == nil {
-			return errors.Join(errFrame, err)
-		}
-		w.start(f.run, job)
-		return nil
-	}
-	w.mu.Lock()
-	r := w.runs[f.run]
-	w.mu.Unlock()
-	switch {
-	case r == nil: // it has ended meanwhile
-	case f.kind == frameCancel:
-		r.cancel(nil)
-	case f.kind == frameCode:
-		m, err := decode[codeMessage](f.data)
-		if err != nil {
-			return err
-		}
-		r.codes <- m // one place, and sent once
-	default:
-		r.answer(f)
-	}
-	return nil
-}
-
-// incoming waits for serve to take a frame, if there is one. A process with one
-// processor looks for what has come in only while no goroutine can run: with a
-// run that computes and yields, that was every 10 ms.
-func (w *workerSide) incoming() {
-	w.mu.Lock()
-	if w.read == nil {
-		w.read = make(chan struct{})
-	}
-	read := w.read
-	w.mu.Unlock()
-	if w.conn.Readable() {
-		<-read
-	}
-}
-
-// took tells incoming that a frame was read.
-func (w *workerSide) took() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.read != nil {
-		close(w.read)
-		w.read = nil
-	}
-}
-
-func (w *workerSide) start(id uint64, job *jobMessage) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	r := &workerRun{w: w, id: id, cancel: cancel, most: job.Request.Limits.Memory + MaxAnswer, codes: make(chan *codeMessage, 1), calls: map[uint64]func(json.RawMessage, error){}}
-	w.mu.Lock()
-	w.runs[id] = r
-	w.mu.Unlock()
-	w.spawn(func() {
-		defer cancel(nil)
-		if job.Function != "" {
-			r.runFunction(ctx, job)
-			return
-		}
-		runOn(ctx, w.engines, job, r, r.finish)
-	})
-}
-
-// spawn does what a go statement does. One goroutine is kept for the next run: to
-// make its stack large enough took more of a small call than its code.
-func (w *workerSide) spawn(f func()) {
-	select {
-	case w.runner <- f:
-		return
-	default:
-	}
-	go func() {
-		f()
-		for w.waits.CompareAndSwap(false, true) {
-			f = nil // it holds all of its run
-			f = <-w.runner
-			w.waits.Store(false)
-			f()
-		}
-	}()
-}
-
 // A workerRun is the Host and caller of a run inside the worker: it asks the
 // daemon. Answers reach the run in the order in which they came.
 type workerRun struct {
@@ -306,9 +209,7 @@ type workerRun struct {
 }
 
 func (r *workerRun) finish(res *Result, err error) {
-	r.w.mu.Lock()
-	delete(r.w.runs, r.id)
-	r.w.mu.Unlock()
+	r.w.ends(r.id)
 	if err != nil {
 		res = &Result{Status: StatusError, Phase: PhaseNotStarted, Error: &Error{Kind: KindInternal, Message: "the worker has no isolate to give"}}
 		fmt.Fprintln(os.Stderr, "isolate worker:", err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,8 +37,9 @@ var (
 // Conn is one end of a framed connection. Send may be called from several
 // goroutines; Recv from one at a time.
 type Conn struct {
-	file *os.File
-	max  int
+	raw   syscall.RawConn
+	close func() error
+	max   int
 
 	send struct {
 		mu     sync.Mutex
@@ -74,16 +76,31 @@ func FromFD(fd int, maxFrame int) (*Conn, error) {
 // NewConn takes ownership of a non-blocking Unix stream socket. maxFrame is the
 // largest payload in bytes that is accepted or sent; 0 means DefaultMaxFrame.
 func NewConn(file *os.File, maxFrame int) *Conn {
+	raw, err := file.SyscallConn()
+	if err != nil { // there is no file: the first use says so
+		raw = broken{err}
+	}
+	return newConn(raw, file.Close, maxFrame)
+}
+
+func newConn(raw syscall.RawConn, close func() error, maxFrame int) *Conn {
 	if maxFrame <= 0 {
 		maxFrame = DefaultMaxFrame
 	}
-	return &Conn{file: file, max: maxFrame, oob: make([]byte, unix.CmsgSpace(MaxFiles*4))}
+	return &Conn{raw: raw, close: close, max: maxFrame, oob: make([]byte, unix.CmsgSpace(MaxFiles*4))}
 }
+
+// broken is a socket that cannot be used.
+type broken struct{ err error }
+
+func (b broken) Control(func(uintptr)) error    { return b.err }
+func (b broken) Read(func(uintptr) bool) error  { return b.err }
+func (b broken) Write(func(uintptr) bool) error { return b.err }
 
 // Close closes the socket and every descriptor that was received but not
 // claimed. A blocked Recv or Send returns an error.
 func (c *Conn) Close() error {
-	return c.file.Close()
+	return c.close()
 }
 
 // Send writes one frame. The files stay the caller's.
@@ -131,14 +148,10 @@ func rights(files []*os.File) ([]byte, error) {
 }
 
 func (c *Conn) write(frame, oob []byte) error {
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("ipc: send: %w", err)
-	}
 	for len(frame) > 0 {
 		var n int
 		var serr error
-		err := raw.Write(func(fd uintptr) bool {
+		err := c.raw.Write(func(fd uintptr) bool {
 			n, serr = unix.SendmsgN(int(fd), frame, oob, nil, unix.MSG_NOSIGNAL)
 			return serr != unix.EAGAIN
 		})
@@ -222,13 +235,9 @@ func (c *Conn) body(size int) ([]byte, error) {
 // Readable tells whether there is something that Recv would not wait for, while
 // another goroutine may be in Recv.
 func (c *Conn) Readable() bool {
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return false
-	}
 	var perr error
 	var b [1]byte
-	err = raw.Control(func(fd uintptr) {
+	err := c.raw.Control(func(fd uintptr) {
 		// A system call that every process with a Conn may use.
 		_, _, _, _, perr = unix.Recvmsg(int(fd), b[:], nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 	})
@@ -288,14 +297,10 @@ func (c *Conn) fill(need int) error {
 
 // read takes what there is, at least one byte.
 func (c *Conn) read(into []byte) (int, error) {
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return 0, fmt.Errorf("ipc: receive: %w", err)
-	}
 	for {
 		var n, oobn int
 		var rerr error
-		err := raw.Read(func(fd uintptr) bool {
+		err := c.raw.Read(func(fd uintptr) bool {
 			n, oobn, _, _, rerr = unix.Recvmsg(int(fd), into, c.oob, unix.MSG_CMSG_CLOEXEC)
 			return rerr != unix.EAGAIN
 		})
