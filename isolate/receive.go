@@ -175,11 +175,16 @@ func (w *workerSide) start(f *frame) (func(), error) {
 		}
 		runOn(ctx, w.engines, job, r, r.finish)
 	}
+	// Where others have come in as well, who has used the least goes first: see
+	// turns.
+	more := w.conn.Pending()
 	w.mu.Lock()
 	w.runs[r.id] = r
-	mine := w.alone && len(w.runs) == 1
+	mine := w.alone && len(w.runs) == 1 && !more
 	if mine {
 		w.receiving = false
+	} else if w.alone {
+		w.poll()
 	}
 	w.mu.Unlock()
 	if mine {
