@@ -134,6 +134,7 @@ func (d *Daemon) storeFunction(q *request, f *deployed, b policy.FunctionBounds)
 	if err != nil {
 		return err
 	}
+	old := d.functions.deployed(q.ctx(), q.tenant, f.name)
 	dep := &data.Deployment{Name: f.name, Meta: meta, Body: body}
 	err = d.data.Deployments(q.tenant).Put(q.ctx(), dep, data.Bounds{Count: b.Count, Bytes: b.Bytes.Bytes()}, func(old json.RawMessage) error {
 		return checkReplaces(q.query("replaces"), old)
@@ -144,6 +145,9 @@ func (d *Daemon) storeFunction(q *request, f *deployed, b policy.FunctionBounds)
 	f.stamp, f.size = dep.Stamp, dep.Size
 	d.functions.forget(q.tenant, f.name)
 	d.functions.keep(functionKey{q.tenant, f.name}, f)
+	if old != nil && !old.code.Same(f.code) {
+		d.pool.Forget(q.tenant, old.code)
+	}
 	return nil
 }
 
@@ -230,10 +234,14 @@ func (d *Daemon) handleFunctionDelete(q *request) error {
 	if err := d.recordData(q, "function_delete", clip(name, 64)); err != nil {
 		return err
 	}
+	old := d.functions.deployed(q.ctx(), q.tenant, name)
 	if _, err := d.data.Deployments(q.tenant).Delete(q.ctx(), name); err != nil {
 		return err
 	}
 	d.functions.forget(q.tenant, name)
+	if old != nil {
+		d.pool.Forget(q.tenant, old.code)
+	}
 	return q.noContent()
 }
 

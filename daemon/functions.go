@@ -104,6 +104,16 @@ func (t *functionTable) get(ctx context.Context, tenant, name string) (*deployed
 	return f, nil
 }
 
+// deployed is what is deployed now, nil if that is nothing that could have been
+// called.
+func (t *functionTable) deployed(ctx context.Context, tenant, name string) *deployed {
+	f, err := t.get(ctx, tenant, name)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
 // loadDeployed makes a deployed of what was kept.
 func loadDeployed(tenant string, dep *data.Deployment) (*deployed, error) {
 	f := &deployed{name: dep.Name, request: &api.FunctionRequest{}, stamp: dep.Stamp, size: dep.Size}

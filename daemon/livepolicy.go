@@ -57,6 +57,8 @@ func (d *Daemon) ReloadPolicy(ctx context.Context, caller any) (*api.PolicyReloa
 	r.Runs = d.endRuns()
 	r.Jails = d.endJails(ctx)
 	d.backends.retire()
+	// What was kept for calls belongs to the old one's grants.
+	d.pool.Forget("", nil)
 	d.log.Info("the policy was reloaded", "policy", d.cfg.PolicyName, "tenants", r.Egress, "runs_ended", r.Runs, "jails_ended", r.Jails)
 	return r, err
 }

@@ -17,6 +17,8 @@ type Function struct {
 	hash                   [sha256.Size]byte
 	// anew: its module is known to be evaluated anew for each call.
 	anew atomic.Bool
+	// gone: it was deleted, and nothing of it is to be kept.
+	gone atomic.Bool
 	// worker is the one that ran it last, which knows it.
 	worker atomic.Int32
 }
@@ -48,6 +50,9 @@ func addText(h hash.Hash, s string) {
 	h.Write(n[:]) // never fails
 	h.Write([]byte(s))
 }
+
+// Same tells whether two functions are the same code of one tenant.
+func (f *Function) Same(other *Function) bool { return f.hash == other.hash }
 
 // EvaluateAnew says that the module cannot be evaluated once for all calls, as
 // Prepared told when it was deployed. Calls do not try it again then.

@@ -86,7 +86,7 @@ func (p *inProcess) Run(ctx context.Context, req *Request, host Host) (*Result, 
 		}
 		if f := req.Function; f != nil {
 			send := func(context.Context) (*functionCode, error) {
-				return &functionCode{Tenant: f.tenant, Language: f.language, Main: f.main, Modules: f.modules}, nil
+				return &functionCode{Tenant: f.tenant, Language: f.language, Main: f.main, Modules: f.modules, Hash: f.hash}, nil
 			}
 			if err := p.engines.hold(ctx, job, send); err != nil {
 				finish(nil, err)

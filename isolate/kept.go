@@ -2,6 +2,7 @@ package isolate
 
 import (
 	"container/list"
+	"crypto/sha256"
 	"slices"
 	"sync"
 	"time"
@@ -38,6 +39,8 @@ type functionCode struct {
 	Main     string
 	Modules  map[string]string
 	Units    map[string]*compiled
+	// Hash is that of Function.
+	Hash [sha256.Size]byte
 }
 
 func (c *functionCode) size() int64 {

@@ -60,6 +60,7 @@ func (p *workerPool) runOwn(ctx context.Context, req *Request, host Host) (*Resu
 		loaded = func() { p.tenants.loaded(w, *key, len(module)) }
 	}
 	res, err := w.proc.run(ctx, p.lastRun.Add(1), job, host, loaded)
+	w.proc.settled(req.Function)
 	if err != nil || res.Status == StatusKilled {
 		p.killed.Add(1)
 	}

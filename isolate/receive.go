@@ -43,7 +43,7 @@ func (w *workerSide) receive() (run func(), err error) {
 	if err != nil {
 		return nil, endOf(err)
 	}
-	f, err := decodeFrame(payload, string([]rune{frameRun, frameAnswer, frameCancel, frameCode}))
+	f, err := decodeFrame(payload, string([]rune{frameRun, frameAnswer, frameCancel, frameCode, frameForget}))
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +108,9 @@ func (w *workerSide) ends(id uint64) {
 
 // take handles a frame that belongs to a run. It does not block.
 func (w *workerSide) take(f *frame) error {
+	if f.kind == frameForget {
+		return w.takeForget(f)
+	}
 	w.mu.Lock()
 	r := w.runs[f.run]
 	w.mu.Unlock()

@@ -45,7 +45,7 @@ func (r *remote) codeOf(f *Function) codeMessage {
 	units, err := r.w.pool.compiler.prepare(ctx, &req)
 	switch {
 	case err == nil:
-		return codeMessage{Code: &functionCode{Tenant: f.tenant, Language: f.language, Main: f.main, Modules: f.modules, Units: units}}
+		return codeMessage{Code: &functionCode{Tenant: f.tenant, Language: f.language, Main: f.main, Modules: f.modules, Units: units, Hash: f.hash}}
 	case r.ctx.Err() != nil:
 		return codeMessage{Error: &Error{Kind: KindCanceled, Message: "the caller has ended the run"}}
 	case ctx.Err() != nil:

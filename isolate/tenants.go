@@ -60,6 +60,9 @@ type tenantWorker struct {
 	compiling    *moduleKey // what it compiles; it takes no other run
 	used         time.Time  // when it became idle
 	modules      map[moduleKey]*keptModule
+	// stale: it keeps what was deleted, takes no more runs and ends with those
+	// that it has.
+	stale bool
 }
 
 type keptModule struct {
@@ -140,7 +143,7 @@ func (t *tenants) choose(tenant, kind string, module *moduleKey) (best *tenantWo
 	own := 0
 	var free *tenantWorker
 	for _, w := range t.all {
-		if w.tenant != tenant || w.kind != kind || w.proc != nil && w.proc.failed() {
+		if w.tenant != tenant || w.kind != kind || w.stale || w.proc != nil && w.proc.failed() {
 			continue
 		}
 		own++
@@ -282,6 +285,7 @@ func (t *tenants) release(w *tenantWorker) {
 		if t.sweeper == nil && !t.closed {
 			t.sweeper = time.AfterFunc(t.idle, t.sweep)
 		}
+		t.endStale(w)
 	}
 	t.signal()
 }

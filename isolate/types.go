@@ -12,6 +12,11 @@ type Pool interface {
 	// returns a Result unless the pool itself could not run it (ErrClosed,
 	// ErrBusy, a failed worker: *WorkerError).
 	Run(ctx context.Context, r *Request, host Host) (*Result, error)
+	// Forget drops what is kept of a function so that its next call is quick:
+	// code, pages of its module. With f nil it is all that is kept for the
+	// tenant, and with an empty tenant for all. Runs under way are not touched,
+	// and what they keep goes when they end.
+	Forget(tenant string, f *Function)
 	// Stats tells what the pool holds now.
 	Stats() Stats
 	// Close ends all runs and the workers.

@@ -32,6 +32,8 @@ const (
 	frameNeed = 'n' // from: the worker does not keep the run's function
 	frameCode = 'f' // to: its code
 
+	frameForget = 'g' // to: keep some functions no longer
+
 	frameCompile  = 't' // to a compiler: a TypeScript module
 	frameCompiled = 'T' // from a compiler: what it made of it
 )

@@ -380,6 +380,7 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 		}
 	}
 	res, err := w.run(ctx, p.lastRun.Add(1), job, host, nil)
+	w.settled(req.Function)
 	if err != nil || res.Status == StatusKilled {
 		p.killed.Add(1)
 	}
