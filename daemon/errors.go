@@ -138,6 +138,8 @@ func fromJail(err error) *api.Error {
 		return api.Invalid(spec.Field, spec.Message)
 	case errors.As(err, &start):
 		return fromStart(start)
+	case errors.Is(err, jail.ErrNoRoot):
+		return &api.Error{Code: api.CodeDenied, Field: "user", Message: "a command may run as user 0 only where the policy makes the root writable", Hint: "an operator can set root: writable in jail: of the tenant's profile, with an imported template"}
 	case errors.Is(err, jail.ErrExists):
 		return &api.Error{Code: api.CodeConflict, Message: "it exists already"}
 	case errors.Is(err, jail.ErrGone):

@@ -150,7 +150,7 @@ func (d *Daemon) startExec(ctx context.Context, j *tenantJail, e *execution, spe
 	}
 	if err == nil && e.run == nil {
 		_, err = d.record(ctx, audit.Record{Kind: audit.KindExec, Tenant: j.tenant, RunID: e.id, Caller: e.caller,
-			Fields: map[string]any{"phase": "start", "argv": clipAll(e.argv), "background": e.background, "cwd": spec.Cwd}})
+			Fields: map[string]any{"phase": "start", "argv": clipAll(e.argv), "background": e.background, "cwd": spec.Cwd, "user": spec.User}})
 	}
 	if err == nil && e.wantChanges {
 		e.moment, err = j.jail.Now()

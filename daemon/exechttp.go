@@ -104,9 +104,6 @@ func checkExec(req *api.ExecRequest) error {
 	if req.Cwd != "" && !path.IsAbs(req.Cwd) || strings.Contains(req.Cwd, "\x00") {
 		return api.Invalid("cwd", "must be an absolute path")
 	}
-	if req.User != "" {
-		return &api.Error{Code: api.CodeUnsupported, Field: "user", Message: "commands run as the jail's one user", Hint: "leave user out"}
-	}
 	return checkEnv("env", req.Env)
 }
 
@@ -126,7 +123,7 @@ func (j *tenantJail) planExec(req *api.ExecRequest, caller policy.Caller) (*exec
 	}
 	e := &execution{id: id, caller: caller, argv: req.Argv, timeout: timeout, output: limits.Output.Bytes(), background: req.Background,
 		wantChanges: req.Receipt != nil && req.Receipt.Files}
-	spec := jail.ExecSpec{Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, Stdin: req.Stdin, Timeout: timeout, Output: e.output, Background: req.Background}
+	spec := jail.ExecSpec{Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: req.Stdin, Timeout: timeout, Output: e.output, Background: req.Background}
 	if req.TTY != nil {
 		spec.Terminal, spec.Stdin = ptr(sizeOf(req.TTY)), false
 	}

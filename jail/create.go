@@ -210,7 +210,7 @@ func (j *Jail) config() *wire.Config {
 	return &wire.Config{
 		Hostname: hostname(j.tenant),
 		TmpBytes: uint64(j.limits.tmp()), TmpInodes: uint64(max(j.limits.tmp()/8192, 1024)),
-		Loopback: j.spec.ownNetwork(), UID: tenantUID, GID: tenantGID,
+		Loopback: j.spec.ownNetwork(),
 	}
 }
 

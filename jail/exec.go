@@ -49,7 +49,11 @@ func (j *Jail) Exec(ctx context.Context, spec ExecSpec) (*Process, error) {
 		return nil, err
 	}
 	defer release()
-	p, err := j.reserve(spec)
+	who, err := j.account(ctx, spec.User)
+	if err != nil {
+		return nil, err
+	}
+	p, err := j.reserve(spec, who)
 	if err != nil {
 		return p, err
 	}
@@ -63,7 +67,7 @@ func (j *Jail) Exec(ctx context.Context, spec ExecSpec) (*Process, error) {
 }
 
 // reserve gives the command its number and its place.
-func (j *Jail) reserve(spec ExecSpec) (*Process, error) {
+func (j *Jail) reserve(spec ExecSpec, who account) (*Process, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.state != StateRunning {
@@ -78,6 +82,7 @@ func (j *Jail) reserve(spec ExecSpec) (*Process, error) {
 	j.running++
 	j.lastNum++
 	p := newProcess(j, j.lastNum, spec)
+	p.who = who
 	j.byID[spec.ID], j.byNum[p.num] = p, p
 	j.order = append(j.order, p)
 	return p, nil
@@ -222,7 +227,7 @@ func (p *Process) descriptors(files []*os.File, ours *[]*os.File) error {
 		case i == 0 && !p.spec.Stdin:
 			files[i] = p.j.m.null
 		default:
-			child, own, err := p.j.pipeFor(i)
+			child, own, err := p.pipeFor(i)
 			if err != nil {
 				return err
 			}
@@ -236,9 +241,9 @@ func (p *Process) descriptors(files []*os.File, ours *[]*os.File) error {
 }
 
 // pipeFor makes a pipe of which the child gets the end that it reads (stdin) or
-// writes, and we the other, non-blocking. The tenant owns it, for programs open
-// it anew: by /dev/stdout.
-func (j *Jail) pipeFor(i int) (child, own *os.File, err error) {
+// writes, and we the other, non-blocking. Its user owns it, for programs open it
+// anew: by /dev/stdout.
+func (p *Process) pipeFor(i int) (child, own *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, err
@@ -247,7 +252,7 @@ func (j *Jail) pipeFor(i int) (child, own *os.File, err error) {
 	if i == 0 {
 		c, o = o, c
 	}
-	err = unix.Fchown(c, int(j.uid+tenantUID), int(j.uid+tenantGID))
+	err = unix.Fchown(c, int(p.j.uid+p.who.uid), int(p.j.uid+p.who.gid))
 	if err == nil {
 		err = unix.SetNonblock(o, true)
 	}
@@ -260,7 +265,7 @@ func (j *Jail) pipeFor(i int) (child, own *os.File, err error) {
 }
 
 func (p *Process) message() *wire.Exec {
-	layers := []map[string]string{baseEnv(p.j.tenant), p.j.templateEnv(), terminalEnv(p.spec.Terminal), p.j.spec.Env, p.spec.Env}
+	layers := []map[string]string{baseEnv(p.j.tenant), p.j.templateEnv(), p.who.env(), terminalEnv(p.spec.Terminal), p.j.spec.Env, p.spec.Env}
 	env, byName := environ(layers...)
 	cwd := p.spec.Cwd
 	if cwd == "" {
@@ -271,7 +276,7 @@ func (p *Process) message() *wire.Exec {
 	files, pids := limits.rlimits()
 	m := &wire.Exec{
 		ID: p.num, Argv: p.spec.Argv, Env: env, Cwd: cwd, Paths: searchPaths(p.spec.Argv[0], byName["PATH"]),
-		Terminal: p.spec.Terminal != nil, OpenFiles: files, Pids: pids,
+		Terminal: p.spec.Terminal != nil, OpenFiles: files, Pids: pids, UID: p.who.uid, GID: p.who.gid,
 	}
 	if p.spec.writesFile() {
 		// It is on a disk that the tenant's quota knows nothing of.
@@ -291,7 +296,7 @@ func (p *Process) passGate(ctx context.Context, gate *os.File) error {
 			// It ended before: the reason comes from sandbox-init.
 			return nil
 		}
-		if err := j.verifyCommand(pid); err != nil {
+		if err := j.verifyCommand(pid, &p.who); err != nil {
 			go j.Destroy(context.WithoutCancel(ctx), "self_check")
 			return err
 		}

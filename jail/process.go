@@ -25,6 +25,7 @@ type Process struct {
 	j     *Jail
 	num   uint64
 	spec  ExecSpec
+	who   account
 	group group
 	hist  *history
 	pipes [3]*os.File // our ends: stdin, stdout, stderr

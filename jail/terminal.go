@@ -66,6 +66,11 @@ func (p *Process) terminalFiles(files []*os.File, ours *[]*os.File) error {
 	// Closed here once it is sent: with a slave of our own the end of the
 	// others would not be seen.
 	*ours = append(*ours, slave)
+	if p.who.uid != tenantUID {
+		if err := slave.Chown(int(p.j.uid+p.who.uid), -1); err != nil {
+			return fmt.Errorf("jail: terminal: %w", err)
+		}
+	}
 	files[0], files[1], files[2] = slave, slave, slave
 	p.pipes[1] = master
 	p.term = &Terminal{master: master, typing: make(chan struct{}, 1), ended: p.done}

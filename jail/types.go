@@ -121,6 +121,10 @@ type ExecSpec struct {
 	// Cwd is the jail's path; "" means /workspace.
 	Cwd string
 	Env map[string]string
+	// User is who it runs as: "" for the tenant's one user, an id of the jail
+	// (0 to 65535), or a name of the jail's /etc/passwd. User 0 is ErrNoRoot
+	// unless the root is writable.
+	User string
 	// Stdin opens a pipe for Process.Stdin; otherwise it is /dev/null.
 	Stdin bool
 	// Terminal, if set, makes 0, 1 and 2 a new terminal of this size, the

@@ -263,8 +263,8 @@ func (m *Manager) procList(path string) ([]string, error) {
 
 // verifyCommand looks at the first command's process while it stands at its
 // gate: after this there is only execve.
-func (j *Jail) verifyCommand(pid int) error {
+func (j *Jail) verifyCommand(pid int, who *account) error {
 	const none = "0000000000000000"
-	want := statusWant{uid: j.uid + tenantUID, gid: j.uid + tenantGID, caps: none, filters: 2}
+	want := statusWant{uid: j.uid + who.uid, gid: j.uid + who.gid, caps: none, filters: 2}
 	return j.checkStatus(fmt.Sprintf("%d/status", pid), want)
 }

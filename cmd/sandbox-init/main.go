@@ -83,7 +83,7 @@ func start(s *server) error {
 		root.Close()
 		return err
 	}
-	s.filter, s.uid, s.gid = st.execFilter, int(cfg.UID), int(cfg.GID)
+	s.filter = st.execFilter
 	// The daemon looks at our descriptors when it hears Ready: these are closed
 	// before.
 	err = s.conn.Send((&wire.Root{}).Marshal(), root, listener)
@@ -96,8 +96,12 @@ func start(s *server) error {
 	return at("ready", s.conn.Send(ready.Marshal()))
 }
 
-// protect ties this process to the daemon's life and closes it to tracing.
+// protect ties this process to the daemon's life, and closes it to tracing and
+// to the signals of commands that run as user 0.
 func protect() error {
+	if err := sys.DefaultSignals(); err != nil {
+		return at("signals", err)
+	}
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return at("pdeathsig", err)
 	}

@@ -29,9 +29,8 @@ const pidfdSignalProcessGroup = 1 << 2
 
 // server starts, signals and reaps commands.
 type server struct {
-	conn     *ipc.Conn
-	uid, gid int
-	filter   []unix.SockFilter
+	conn   *ipc.Conn
+	filter []unix.SockFilter
 
 	mu    sync.Mutex
 	cond  *sync.Cond // there are children again
@@ -124,7 +123,7 @@ func (s *server) program(m *wire.Exec, files []*os.File, end *os.File) *sys.Prog
 	if m.FileBytes > 0 {
 		p.Rlimit(unix.RLIMIT_FSIZE, m.FileBytes)
 	}
-	p.IDs(s.uid, s.gid)
+	p.IDs(int(m.UID), int(m.GID))
 	p.CapNone()
 	p.Signals(false)
 	// With the tenant's own rights from here on.

@@ -21,7 +21,7 @@ import (
 )
 
 type execFlags struct {
-	cwd, id                      string
+	cwd, id, user                string
 	env                          []string
 	timeout                      time.Duration
 	background, interactive, tty bool
@@ -55,6 +55,7 @@ and the signal's number when a signal ended it). An interrupt goes to the comman
 	fl := c.Flags()
 	fl.SetInterspersed(false)
 	fl.StringVar(&f.cwd, "cwd", "", "folder in the jail (default /workspace)")
+	fl.StringVarP(&f.user, "user", "u", "", "a user's name or number in the jail (default its one user)")
 	fl.StringArrayVar(&f.env, "env", nil, "NAME=VALUE, not for secrets; may be repeated")
 	fl.DurationVar(&f.timeout, "timeout", 0, "kill it and all it started after this time")
 	fl.BoolVarP(&f.background, "background", "d", false, "return as soon as it has started")
@@ -72,7 +73,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, tenant string, argv []stri
 	if err != nil {
 		return err
 	}
-	req := &api.ExecRequest{Argv: argv, Cwd: f.cwd, Env: env, Timeout: policy.Duration(f.timeout), Background: f.background, ExecID: f.id, Stdin: f.interactive}
+	req := &api.ExecRequest{Argv: argv, Cwd: f.cwd, User: f.user, Env: env, Timeout: policy.Duration(f.timeout), Background: f.background, ExecID: f.id, Stdin: f.interactive}
 	if !slices.Contains([]string{"auto", "all", "none"}, f.descriptors) {
 		return usagef("--descriptors is auto, all or none")
 	}

@@ -69,7 +69,7 @@ type ExecRequest struct {
 	Timeout    policy.Duration   `json:"timeout,omitempty" doc:"Kills the whole process tree of this command."`
 	Background bool              `json:"background,omitempty" doc:"Answers as soon as it started."`
 	ExecID     string            `json:"exec_id,omitempty" max:"128" doc:"The same id again follows, never runs twice."`
-	User       string            `json:"user,omitempty" max:"32"`
+	User       string            `json:"user,omitempty" max:"32" doc:"An id of the jail, or a name of its /etc/passwd; its one user by default, 0 only where the policy makes the root writable."`
 	Receipt    *ReceiptRequest   `json:"receipt,omitempty"`
 	FDs        *Descriptors      `json:"fds,omitempty" doc:"Descriptors of the caller's own that came with the request (SCM_RIGHTS)."`
 }

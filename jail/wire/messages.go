@@ -47,7 +47,6 @@ type Config struct {
 	TmpBytes, TmpInodes uint64
 	// Loopback says that the network namespace is the jail's own: bring lo up.
 	Loopback bool
-	UID, GID uint32
 	// Layers is how many layers of a template follow, in Layers messages; 0: the
 	// root is the host's system.
 	Layers uint64
@@ -70,6 +69,8 @@ type Exec struct {
 	Paths []string
 	// Terminal says that stdin is a terminal, to be the command's controlling one.
 	Terminal bool
+	// UID and GID are the command's, in the jail.
+	UID, GID uint32
 	// FileBytes is the largest size of a file that it may write; 0: no limit of
 	// its own.
 	FileBytes uint64
@@ -135,8 +136,6 @@ func (m *Config) Marshal() []byte {
 	w.u64(m.TmpBytes)
 	w.u64(m.TmpInodes)
 	w.flag(m.Loopback)
-	w.u64(uint64(m.UID))
-	w.u64(uint64(m.GID))
 	w.u64(m.Layers)
 	w.flag(m.WritableRoot)
 	return w.b
@@ -157,6 +156,8 @@ func (m *Exec) Marshal() []byte {
 	w.u64(m.FileBytes)
 	w.u64(m.OpenFiles)
 	w.u64(m.Pids)
+	w.u64(uint64(m.UID))
+	w.u64(uint64(m.GID))
 	return w.b
 }
 
@@ -227,11 +228,10 @@ func Unmarshal(b []byte) (any, error) {
 		c := &Config{Hostname: r.str()}
 		c.TmpBytes, c.TmpInodes = r.u64(), r.u64()
 		c.Loopback = r.flag()
-		c.UID, c.GID = uint32(r.u64()), uint32(r.u64())
 		c.Layers, c.WritableRoot = r.u64(), r.flag()
 		m = c
 	case kindExec:
-		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs(), Terminal: r.flag(), FileBytes: r.u64(), OpenFiles: r.u64(), Pids: r.u64()}
+		m = &Exec{ID: r.u64(), Argv: r.strs(), Env: r.strs(), Cwd: r.str(), Paths: r.strs(), Terminal: r.flag(), FileBytes: r.u64(), OpenFiles: r.u64(), Pids: r.u64(), UID: uint32(r.u64()), GID: uint32(r.u64())}
 	case kindLayers:
 		m = &Layers{}
 	case kindSignal:
