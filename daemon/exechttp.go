@@ -124,6 +124,10 @@ func (j *tenantJail) planExec(req *api.ExecRequest, caller policy.Caller) (*exec
 	e := &execution{id: id, caller: caller, argv: req.Argv, timeout: timeout, output: limits.Output.Bytes(), background: req.Background,
 		wantChanges: req.Receipt != nil && req.Receipt.Files}
 	spec := jail.ExecSpec{Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: req.Stdin, Timeout: timeout, Output: e.output, Background: req.Background}
+	if req.Background {
+		// It may run for days: its newest output is what counts.
+		spec.Output, spec.Keep = 0, e.output
+	}
 	if req.TTY != nil {
 		spec.Terminal, spec.Stdin = ptr(sizeOf(req.TTY)), false
 	}

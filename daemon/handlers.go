@@ -257,6 +257,9 @@ func (d *Daemon) handleProcessEvents(q *request) error {
 	if err != nil {
 		return err
 	}
+	if q.query("after") == "" {
+		after = int(e.proc.FirstEvent()) - 1
+	}
 	if q.flag("follow") && e.running() {
 		if err := j.use(q.ctx()); err != nil {
 			return err

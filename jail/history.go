@@ -21,9 +21,12 @@ import (
 // Readers follow by themselves: an append closes changed, which they wait on.
 
 const (
-	inlineBytes  = 16 << 10
+	inlineBytes = 16 << 10
+	maxSegments = 4
+	// segmentBytes is the size of a segment, minSegment that of one of a command
+	// whose history is to be short.
 	segmentBytes = 4 << 20
-	maxSegments  = 4
+	minSegment   = 64 << 10
 
 	recordHeader = 1 + 8 + 4 // kind, time, length
 )
@@ -40,7 +43,8 @@ type segment struct {
 }
 
 type history struct {
-	dir string // where segments are made
+	dir     string // where segments are made
+	segment int64  // bytes of one
 
 	mu       sync.Mutex
 	segments []*segment
@@ -51,8 +55,14 @@ type history struct {
 	err      error // the disk is full: later events of output are lost
 }
 
-func newHistory(dir string) *history {
-	return &history{dir: dir, changed: make(chan struct{})}
+// newHistory makes one that keeps about so many bytes, the newest; 0 and what is
+// more than maxSegments can hold mean those.
+func newHistory(dir string, keep int64) *history {
+	h := &history{dir: dir, segment: segmentBytes, changed: make(chan struct{})}
+	if keep > 0 {
+		h.segment = min(max(keep/maxSegments, minSegment), segmentBytes)
+	}
+	return h
 }
 
 // Kinds as they are written.
@@ -117,7 +127,7 @@ func (h *history) current(n int64) *segment {
 		return h.newSegment(nil)
 	}
 	s := h.segments[len(h.segments)-1]
-	limit := int64(segmentBytes)
+	limit := h.segment
 	if s.file == nil {
 		limit = inlineBytes
 	}

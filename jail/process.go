@@ -56,7 +56,7 @@ type Process struct {
 func newProcess(j *Jail, num uint64, spec ExecSpec) *Process {
 	return &Process{
 		j: j, num: num, spec: spec, group: j.cgroup.child(fmt.Sprintf("exec-%d", num)),
-		hist: newHistory(j.runDir()), started: make(chan error, 1), ready: make(chan struct{}), done: make(chan struct{}), leaderGone: make(chan struct{}), begun: time.Now(),
+		hist: newHistory(j.runDir(), spec.Keep), started: make(chan error, 1), ready: make(chan struct{}), done: make(chan struct{}), leaderGone: make(chan struct{}), begun: time.Now(),
 	}
 }
 
@@ -259,6 +259,13 @@ func (p *Process) Events(ctx context.Context, after uint64, follow bool) iter.Se
 	}
 }
 
+// FirstEvent is the number of the oldest event that is still kept.
+func (p *Process) FirstEvent() uint64 {
+	p.hist.mu.Lock()
+	defer p.hist.mu.Unlock()
+	return p.hist.firstKept()
+}
+
 // Wait returns how the command ended.
 func (p *Process) Wait(ctx context.Context) (Exit, error) {
 	select {
@@ -321,13 +328,24 @@ func (p *Process) Stdin() io.WriteCloser {
 // yet.
 func (p *Process) WaitLog(ctx context.Context, re *regexp.Regexp) error {
 	lines := map[string]*lineBuffer{EventStdout: {}, EventStderr: {}}
-	p.hist.mu.Lock()
-	after := p.hist.firstKept() - 1
-	p.hist.mu.Unlock()
-	for ev, err := range p.Events(ctx, after, true) {
+	after := p.FirstEvent() - 1
+	for {
+		err := p.watchLog(ctx, &after, lines, re)
+		if !errors.Is(err, ErrGone) || p.FirstEvent()-1 <= after {
+			return err
+		}
+		// The command writes faster than this reads: what was lost in between is
+		// not looked at.
+		after = p.FirstEvent() - 1
+	}
+}
+
+func (p *Process) watchLog(ctx context.Context, after *uint64, lines map[string]*lineBuffer, re *regexp.Regexp) error {
+	for ev, err := range p.Events(ctx, *after, true) {
 		if err != nil {
 			return err
 		}
+		*after = ev.Seq
 		if b := lines[ev.Kind]; b != nil && b.feed(ev.Data, re) {
 			return nil
 		}

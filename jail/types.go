@@ -141,6 +141,9 @@ type ExecSpec struct {
 	// Output is the largest number of bytes kept of stdout and stderr together;
 	// more is dropped and Exit.Truncated says so.
 	Output int64
+	// Keep is about how many bytes of events are kept, the newest; 0: 16 MiB,
+	// which is also the most. Unlike Output it cuts nothing off at the end.
+	Keep int64
 	// Background processes outlive the caller; the daemon notes it, the Manager
 	// treats all alike.
 	Background bool

@@ -49,7 +49,7 @@ const (
 var ofTenant = []Query{{"tenant", "string", "Whose run, where several tenants have one with this id."}}
 
 var eventsQuery = []Query{
-	{"after", "integer", "Only events with a higher seq."},
+	{"after", "integer", "Only events with a higher seq; what is no longer kept is 410. Without it, from the oldest that is kept."},
 	{"follow", "boolean", "Go on until the end."},
 }
 

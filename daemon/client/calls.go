@@ -197,9 +197,14 @@ func (c *Client) Process(ctx context.Context, tenant, exec string) (*api.Process
 	return get[api.Process](ctx, c, call{method: http.MethodGet, path: processPath(tenant, exec)})
 }
 
-// ProcessEvents yields a command's events after seq.
+// ProcessEvents yields a command's events after seq; after 0, from the oldest
+// that is kept.
 func (c *Client) ProcessEvents(ctx context.Context, tenant, exec string, after uint64, follow bool) iter.Seq2[api.Event, error] {
-	return c.stream(ctx, call{method: http.MethodGet, path: processPath(tenant, exec, "/events"), query: eventsQuery(after, follow)}, follow)
+	query := eventsQuery(after, follow)
+	if after == 0 {
+		query.Del("after")
+	}
+	return c.stream(ctx, call{method: http.MethodGet, path: processPath(tenant, exec, "/events"), query: query}, follow)
 }
 
 // Signal signals a command; signal has no SIG in front.
