@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -115,4 +116,35 @@ func mustOpen(b *testing.B, path string) *os.File {
 	}
 	b.Cleanup(func() { f.Close() })
 	return f
+}
+
+// BenchmarkManyExecs: ten thousand commands in one jail, and what they leave: in
+// this process, and in sandbox-init. Run it with -benchtime 1x.
+func BenchmarkManyExecs(b *testing.B) {
+	m := testManager(b)
+	j := testJail(b, m, "alice")
+	for range maxEnded + 1 {
+		sh(b, j, "true")
+	}
+	for b.Loop() {
+		before, inside, heap := count(b, m), initState(b, j), heapInUse()
+		for range 10_000 {
+			if o := run(b, j, ExecSpec{Argv: []string{"/bin/true"}}); o.exit.Code != 0 {
+				b.Fatalf("%+v", o)
+			}
+		}
+		settled(b, m, before)
+		after := initState(b, j)
+		b.ReportMetric(float64(after.files-inside.files), "init-files")
+		b.ReportMetric(float64(after.threads-inside.threads), "init-threads")
+		b.ReportMetric(float64(after.memory-inside.memory)/1024, "init-KiB")
+		b.ReportMetric((float64(heapInUse())-float64(heap))/1024, "own-heap-KiB")
+	}
+}
+
+func heapInUse() uint64 {
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return s.HeapAlloc
 }
