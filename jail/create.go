@@ -108,19 +108,20 @@ func (j *Jail) build(ctx context.Context) error {
 	}
 	p := &place{m: j.m, cgroup: j.cgroup}
 	settle := func() error { return p.build(j.spec.NetNS) }
-	layer := func() error { return j.m.makeLayer(j.runDir(), j.spec.Resolvers, j.spec.CABundle) }
+	layer := func() (err error) { p.layer, err = j.m.makeLayer(j.spec.Resolvers, j.spec.CABundle); return err }
 	if j.spec.Spare != nil {
 		p = j.spec.Spare.place
 		settle = func() error { return nil }
-		layer = func() error { return os.Rename(p.dir, j.runDir()) }
+		layer = settle
 	}
+	defer func() { p.closeLayer() }()
 	err := j.m.do([]step{
 		{"template", j.openTemplate},
 		{"uid range", func() (err error) { j.uid, err = j.m.uids.claim(j.tenant); return err }},
 		{"place", settle},
 		// While sandbox-init starts, what it will mount is made.
 		{"layer", layer},
-		{"layer's owner", j.ownLayer},
+		{"layer's owner", func() error { return j.ownLayer(layerPath(p.layer)) }},
 		{"folders", j.makeFolders},
 		{"cgroup limits", func() error { return p.cgroup.limit(j.limits, j.m.host.controllers) }},
 		// Sandbox-init clones commands from init/ into exec-N/; the kernel asks for
@@ -154,11 +155,12 @@ func (j *Jail) build(ctx context.Context) error {
 
 // configure tells sandbox-init whose it is.
 func (j *Jail) configure(p *place) error {
-	trees, err := j.trees()
+	files, err := j.filesTree()
 	if err != nil {
-		return err
+		return fmt.Errorf("jail: %w", err)
 	}
-	defer closeAll(trees)
+	own := os.NewFile(uintptr(files), "files")
+	defer own.Close()
 	layers, err := j.layerTrees(p.pid)
 	if err != nil {
 		return err
@@ -166,7 +168,7 @@ func (j *Jail) configure(p *place) error {
 	defer closeAll(layers)
 	cfg := j.config()
 	cfg.Layers, cfg.WritableRoot = uint64(len(layers)), j.spec.WritableRoot
-	if err := p.conn.Send(cfg.Marshal(), trees...); err != nil {
+	if err := p.conn.Send(cfg.Marshal(), p.layer, own); err != nil {
 		return err
 	}
 	for some := range slices.Chunk(layers, ipc.MaxFiles) {
@@ -182,20 +184,6 @@ func (j *Jail) giveProcs(g group) error {
 		return fmt.Errorf("jail: cgroup: %w", err)
 	}
 	return nil
-}
-
-// trees are the mounts that sandbox-init gets.
-func (j *Jail) trees() ([]*os.File, error) {
-	layer, err := sys.Tree(unix.AT_FDCWD, filepath.Join(j.runDir(), "layer"), false, attrPlain)
-	if err != nil {
-		return nil, fmt.Errorf("jail: %w", err)
-	}
-	files, err := j.filesTree()
-	if err != nil {
-		unix.Close(layer)
-		return nil, fmt.Errorf("jail: %w", err)
-	}
-	return []*os.File{os.NewFile(uintptr(layer), "layer"), os.NewFile(uintptr(files), "files")}, nil
 }
 
 func closeAll(files []*os.File) {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"sandboxd/jail/sys"
 )
 
 // makeFolders makes the tenant's own (kept) and the jail's (not kept).
@@ -17,6 +19,9 @@ func (j *Jail) makeFolders() error {
 		if err := touch(filepath.Join(j.tenantDir(), ephemeralMark)); err != nil {
 			return err
 		}
+	}
+	if err := makeDir(j.runDir()); err != nil {
+		return fmt.Errorf("jail: folders: %w", err)
 	}
 	if err := j.openFiles(); err != nil {
 		return err
@@ -57,15 +62,37 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// makeLayer makes the folder dir with the root's upper layer, and in it the part
-// of /etc that depends on the network alone. The layer is outside of the tenant's
-// limit, so that a jail whose disk is full still starts: the tenant may write
-// nowhere in it.
-func (m *Manager) makeLayer(dir string, resolvers []string, bundle []byte) error {
-	layer := filepath.Join(dir, "layer")
+// makeLayer makes the root's upper layer, and in it the part of /etc that depends
+// on the network alone: a memory file system that is mounted in the jail alone,
+// so that nothing is left of it when the jail has ended. It is outside of the
+// tenant's limit, so that a jail whose disk is full still starts: the tenant may
+// write nowhere in it.
+func (m *Manager) makeLayer(resolvers []string, bundle []byte) (*os.File, error) {
+	if len(bundle) == 0 {
+		bundle = m.hostBundle
+	}
+	fd, err := sys.Filesystem("tmpfs", attrPlain, "mode", "0755", "nr_inodes", "1024", "size", fmt.Sprint(layerSpace+len(bundle)))
+	if err != nil {
+		return nil, fmt.Errorf("jail: layer: %w", err)
+	}
+	layer := os.NewFile(uintptr(fd), "layer")
+	if err := fillLayer(layerPath(layer), resolvers, bundle); err != nil {
+		layer.Close()
+		return nil, err
+	}
+	return layer, nil
+}
+
+// layerSpace is what a layer has beside the certificates.
+const layerSpace = 1 << 20
+
+// layerPath is where the daemon reaches a layer, which is mounted nowhere.
+func layerPath(layer *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", layer.Fd()) }
+
+func fillLayer(layer string, resolvers []string, bundle []byte) error {
 	etc := filepath.Join(layer, "upper/etc")
 	for _, d := range []string{
-		dir, layer, filepath.Join(layer, "upper"), filepath.Join(layer, "work"), etc, filepath.Join(etc, "ssl"), filepath.Join(etc, "ssl/certs"),
+		filepath.Join(layer, "upper"), filepath.Join(layer, "work"), etc, filepath.Join(etc, "ssl"), filepath.Join(etc, "ssl/certs"),
 	} {
 		if err := makeDir(d); err != nil {
 			return fmt.Errorf("jail: folders: %w", err)
@@ -78,22 +105,15 @@ func (m *Manager) makeLayer(dir string, resolvers []string, bundle []byte) error
 	if err := makeFile(filepath.Join(etc, "resolv.conf"), []byte(resolv.String())); err != nil {
 		return fmt.Errorf("jail: /etc: %w", err)
 	}
-	var err error
 	// Read-only inside, because it belongs to an id that the jail does not have.
-	if to := filepath.Join(etc, certificate); len(bundle) > 0 {
-		err = makeFile(to, bundle)
-	} else {
-		err = os.Link(filepath.Join(m.bundleDir(), hostBundle), to)
-	}
-	if err != nil {
+	if err := makeFile(filepath.Join(etc, certificate), bundle); err != nil {
 		return fmt.Errorf("jail: certificates: %w", err)
 	}
 	return nil
 }
 
 // ownLayer makes the layer the tenant's.
-func (j *Jail) ownLayer() error {
-	layer := filepath.Join(j.runDir(), "layer")
+func (j *Jail) ownLayer(layer string) error {
 	own := func(path string) error {
 		return os.Lchown(filepath.Join(layer, path), int(j.uid), int(j.uid))
 	}
@@ -129,24 +149,10 @@ func (j *Jail) ownLayer() error {
 // it makes the file of all anew when its package is installed.
 const hostCertificates = "usr/local/share/ca-certificates"
 
-// hostBundle are the host's own certificates, in bundleDir.
-const hostBundle = "host.pem"
-
-// copyBundle copies them, for jails that get none of their own: it is linked into
-// them, where it is read-only because it belongs to an id that they do not have.
-func (m *Manager) copyBundle(context.Context) error {
-	pem, err := os.ReadFile(certificateAbs)
+// readBundle reads the host's own certificates, for jails that get no others.
+func (m *Manager) readBundle(context.Context) (err error) {
+	m.hostBundle, err = os.ReadFile(certificateAbs)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("jail: certificates: %w", err)
-	}
-	// An earlier daemon's go: jails have links of their own.
-	if err := removeAll(m.bundleDir()); err != nil {
-		return err
-	}
-	if err = makeDir(m.bundleDir()); err == nil {
-		err = makeFile(filepath.Join(m.bundleDir(), hostBundle), pem)
-	}
-	if err != nil {
 		return fmt.Errorf("jail: certificates: %w", err)
 	}
 	return nil

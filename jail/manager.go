@@ -30,22 +30,23 @@ type Manager struct {
 	cfg Config
 	log *slog.Logger
 
-	locks     []*os.File // on RunDir and CgroupDir: two daemons would end each other's jails
-	proc      int        // the daemon's own /proc, opened once
-	null      *os.File
-	initFile  *os.File      // sealed memfd
-	prepare   *wire.Prepare // what every sandbox-init is told first
-	calls     noticeTable   // refused calls that are remembered
-	host      hostFacts
-	jails     group
-	uids      *uids
-	templates *rootfs.Store
-	spawn     *spawner
-	imageMu   sync.Mutex // while an empty image is made
-	homeNet   *os.File   // the daemon's own network namespace
-	pool      *pool
-	faults    atomic.Pointer[func(step string) error] // tests
-	watches   atomic.Int32                            // of files, in all jails
+	locks      []*os.File // on RunDir and CgroupDir: two daemons would end each other's jails
+	proc       int        // the daemon's own /proc, opened once
+	null       *os.File
+	initFile   *os.File      // sealed memfd
+	prepare    *wire.Prepare // what every sandbox-init is told first
+	calls      noticeTable   // refused calls that are remembered
+	host       hostFacts
+	jails      group
+	uids       *uids
+	templates  *rootfs.Store
+	spawn      *spawner
+	imageMu    sync.Mutex // while an empty image is made
+	homeNet    *os.File   // the daemon's own network namespace
+	pool       *pool
+	hostBundle []byte                                  // the host's certificates
+	faults     atomic.Pointer[func(step string) error] // tests
+	watches    atomic.Int32                            // of files, in all jails
 
 	mu        sync.Mutex
 	byName    map[string]*Jail
@@ -86,7 +87,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 
 func (m *Manager) open(ctx context.Context) error {
 	steps := []func(context.Context) error{
-		m.checkKernel, m.openFolders, m.copyBundle, m.probeProc, m.compileFilters, m.openInit, m.startSpawner, m.openCgroups, m.chooseDisk,
+		m.checkKernel, m.openFolders, m.readBundle, m.probeProc, m.compileFilters, m.openInit, m.startSpawner, m.openCgroups, m.chooseDisk,
 	}
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
@@ -172,7 +173,6 @@ func (m *Manager) openFolders(context.Context) error {
 
 func (m *Manager) tenantsDir() string { return filepath.Join(m.cfg.StateDir, "tenants") }
 func (m *Manager) jailsDir() string   { return filepath.Join(m.cfg.RunDir, "jails") }
-func (m *Manager) bundleDir() string  { return filepath.Join(m.cfg.RunDir, "bundles") }
 
 // openCgroups prepares CgroupDir/jails and learns which limits can hold.
 func (m *Manager) openCgroups(context.Context) error {

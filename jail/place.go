@@ -22,7 +22,7 @@ import (
 type place struct {
 	m      *Manager
 	cgroup group
-	dir    string // run folder, with the layer; "" if the jail makes it itself
+	layer  *os.File // a mount; see makeLayer
 	conn   *ipc.Conn
 	child  *sys.Child
 	init   *initProcess
@@ -116,8 +116,13 @@ func (p *place) discard(ctx context.Context) error {
 		p.conn.Close()
 	}
 	errs = append(errs, p.cgroup.await(ctx, cgroup.Populated, 0), p.cgroup.remove())
-	if p.dir != "" {
-		errs = append(errs, removeAll(p.dir))
-	}
+	p.closeLayer()
 	return errors.Join(errs...)
+}
+
+// closeLayer lets go of the layer; a jail that has it mounted keeps it.
+func (p *place) closeLayer() {
+	if p.layer != nil {
+		p.layer.Close()
+	}
 }

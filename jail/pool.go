@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -156,7 +155,7 @@ func (p *pool) wanted() bool {
 	return !p.ended
 }
 
-// spareName is the name of a spare's cgroup and folder: no tenant can have it.
+// spareName is the name of a spare's cgroup: no tenant can have it.
 func (p *pool) spareName() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,7 +167,7 @@ const sparePrefix = "_"
 
 func (p *pool) make(ctx context.Context) (_ *Spare, err error) {
 	name := p.spareName()
-	s := &Spare{place: &place{m: p.m, cgroup: p.m.jails.child(name), dir: filepath.Join(p.m.jailsDir(), name)}}
+	s := &Spare{place: &place{m: p.m, cgroup: p.m.jails.child(name)}}
 	var netNS *os.File
 	var resolvers []string
 	var bundle []byte
@@ -180,7 +179,7 @@ func (p *pool) make(ctx context.Context) (_ *Spare, err error) {
 	}
 	err = s.place.build(netNS)
 	if err == nil {
-		err = p.m.do([]step{{"layer", func() error { return p.m.makeLayer(s.place.dir, resolvers, bundle) }}}, nil)
+		err = p.m.do([]step{{"layer", func() (err error) { s.place.layer, err = p.m.makeLayer(resolvers, bundle); return err }}}, nil)
 	}
 	if err != nil {
 		s.Discard()
@@ -284,11 +283,10 @@ func (s *Spare) Discard() error {
 
 // failed takes down what a jail that could not be built of s has not.
 func (s *Spare) failed() {
-	err := removeAll(s.place.dir) // still there if it was early
-	if s.Network != nil {
-		err = errors.Join(err, s.Network.Close())
+	if s.Network == nil {
+		return
 	}
-	if err != nil {
+	if err := s.Network.Close(); err != nil {
 		s.place.m.log.Error("a jail that could not be built left something behind", "error", err)
 	}
 }

@@ -123,7 +123,7 @@ func TestSpareThatIsNotUsed(t *testing.T) {
 			t.Fatalf("%s: created", name)
 		}
 		<-(<-made).closed
-		for _, dir := range []string{string(s.place.cgroup), s.place.dir, filepath.Join(m.jailsDir(), "victim"), filepath.Join(m.tenantsDir(), "victim")} {
+		for _, dir := range []string{string(s.place.cgroup), filepath.Join(m.jailsDir(), "victim"), filepath.Join(m.tenantsDir(), "victim")} {
 			if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s: %s is there: %v", name, dir, err)
 			}

@@ -164,8 +164,7 @@ func (m *Manager) Sweep(ctx context.Context) (int, error) {
 		}
 	}
 	for name := range spares {
-		err := m.jails.child(name).destroy(ctx)
-		if err = errors.Join(err, removeAll(filepath.Join(m.jailsDir(), name))); err != nil {
+		if err := m.jails.child(name).destroy(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("jail: sweep %s: %w", name, err))
 		}
 	}
