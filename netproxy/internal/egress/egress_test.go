@@ -343,3 +343,40 @@ func BenchmarkAttach(b *testing.B) {
 		b.StartTimer()
 	}
 }
+
+// TestManyLinksEnd: links that end together are all gone, and nothing else.
+func TestManyLinksEnd(t *testing.T) {
+	n := network(t)
+	stays := attach(t, n)
+	var links []*Link
+	for range 12 {
+		links = append(links, attach(t, n))
+	}
+	for _, l := range links {
+		l.Close()
+	}
+	for deadline := time.Now().Add(20 * time.Second); n.Links() > 1; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d links are left", n.Links())
+		}
+	}
+	h, err := netlink.NewHandleAt(netns.NsHandle(n.ns.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	all, err := h.LinkList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range all {
+		if l.Type() == "veth" && l.Attrs().Index != stays.ifindex {
+			t.Errorf("%s is left", l.Attrs().Name)
+		}
+	}
+	if err := inside(t, stays.NetNS, func() error {
+		return dial(netip.AddrPortFrom(stays.Gateway, ProxyPort), 5*time.Second)
+	}); err != nil {
+		t.Error(err)
+	}
+}

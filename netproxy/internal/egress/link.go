@@ -230,15 +230,3 @@ func (l *Link) Close() {
 		l.network.reap <- l
 	})
 }
-
-// remove runs on the reaper. The device may have gone with the jail's
-// namespace; that is as good.
-func (l *Link) remove() {
-	n := l.network
-	if l.ifindex == 0 {
-		return
-	}
-	l.endServices()
-	_ = n.thread.do(func() error { return n.filter.deny(l.ifindex, l.Address, l.Gateway) })
-	_ = n.deleter.LinkDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: l.ifindex}})
-}

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,6 +33,7 @@ type Network struct {
 	// deleter is the reaper's own: a request of another on the same socket
 	// would wait for a deletion.
 	deleter *netlink.Handle
+	group   *nl.SocketHandle // as deleter
 	filter  *filter
 
 	building sync.WaitGroup // links that are being made
@@ -101,6 +103,9 @@ func (n *Network) setUp() error {
 		return fmt.Errorf("egress: netlink: %w", err)
 	}
 	if n.deleter, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return fmt.Errorf("egress: netlink: %w", err)
+	}
+	if err := n.openGroup(); err != nil {
 		return fmt.Errorf("egress: netlink: %w", err)
 	}
 	lo, err := upLoopback(n.handle)
@@ -173,16 +178,6 @@ func (n *Network) give(l *Link) {
 	n.mu.Unlock()
 }
 
-// reaper deletes devices off the path of requests: the kernel takes 16 ms for
-// each.
-func (n *Network) reaper() {
-	defer n.done.Done()
-	for l := range n.reap {
-		l.remove()
-		n.give(l)
-	}
-}
-
 // Links is the number of links that are not removed yet.
 func (n *Network) Links() int {
 	n.mu.Lock()
@@ -234,6 +229,9 @@ func (n *Network) release() {
 		if h != nil {
 			h.Close()
 		}
+	}
+	if n.group != nil {
+		n.group.Close()
 	}
 	n.ns.Close()
 }
