@@ -26,7 +26,7 @@ func (d *Daemon) handleExec(q *request) error {
 }
 
 // exec runs a checked request and answers.
-func (d *Daemon) exec(q *request, req *api.ExecRequest) error {
+func (d *Daemon) exec(q *request, req *api.ExecRequest) (err error) {
 	// Before a jail is made for it: a refused request changes nothing.
 	_, granted, err := d.planJail(q.tenant, &api.JailRequest{})
 	if err == nil {
@@ -39,7 +39,7 @@ func (d *Daemon) exec(q *request, req *api.ExecRequest) error {
 	if err != nil {
 		return err
 	}
-	defer j.release()
+	defer func() { j.releaseAfter(err) }()
 	e, spec, err := j.planExec(req, q.caller())
 	if err != nil {
 		return err

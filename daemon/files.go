@@ -21,12 +21,12 @@ const (
 )
 
 // withJail runs f with the tenant's jail, made on first use and awake.
-func (d *Daemon) withJail(q *request, f func(*tenantJail) error) error {
+func (d *Daemon) withJail(q *request, f func(*tenantJail) error) (err error) {
 	j, _, err := d.tenants.acquire(q.ctx(), q.tenant, q.caller(), nil)
 	if err != nil {
 		return err
 	}
-	defer j.release()
+	defer func() { j.releaseAfter(err) }()
 	return f(j)
 }
 

@@ -151,7 +151,7 @@ func (d *Daemon) handleJails(q *request) error {
 	return q.reply(http.StatusOK, list)
 }
 
-func (d *Daemon) handleJailCreate(q *request) error {
+func (d *Daemon) handleJailCreate(q *request) (err error) {
 	var req api.JailRequest
 	if err := q.decode(&req); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (d *Daemon) handleJailCreate(q *request) error {
 	if err != nil {
 		return err
 	}
-	defer j.release()
+	defer func() { j.releaseAfter(err) }()
 	if req.Template != "" && req.Template != j.template {
 		return &api.Error{Code: api.CodeConflict, Field: "template", Message: fmt.Sprintf("the tenant's jail runs on the template %q; a running jail keeps its own", j.template),
 			Hint: "export the files if they are needed (GET …/export), end the jail (DELETE …/jail), and create it with the other template"}
@@ -197,12 +197,12 @@ func (d *Daemon) handleJailDelete(q *request) error {
 	return q.noContent()
 }
 
-func (d *Daemon) handleJailTouch(q *request) error {
+func (d *Daemon) handleJailTouch(q *request) (err error) {
 	j, err := d.tenants.existing(q.ctx(), q.tenant)
 	if err != nil {
 		return err
 	}
-	defer j.release()
+	defer func() { j.releaseAfter(err) }()
 	return q.reply(http.StatusOK, j.describe())
 }
 
@@ -270,12 +270,12 @@ func (d *Daemon) handleProcessEvents(q *request) error {
 }
 
 // awake runs f for a command, with its jail awake.
-func (d *Daemon) awake(q *request, f func(*tenantJail, *execution) error) error {
+func (d *Daemon) awake(q *request, f func(*tenantJail, *execution) error) (err error) {
 	j, err := d.tenants.existing(q.ctx(), q.tenant)
 	if err != nil {
 		return err
 	}
-	defer j.release()
+	defer func() { j.releaseAfter(err) }()
 	e, err := j.execution(q.path("exec"))
 	if err != nil {
 		return err

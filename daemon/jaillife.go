@@ -19,8 +19,8 @@ import (
 
 // A tenantJail is one jail and what the daemon knows of it.
 //
-// What counts as activity: a request for the jail while it is under way, a
-// command that is not in the background, a connection to a published port.
+// What counts as activity: a request for the jail that does not fail, while it is
+// under way; a command that is not in the background; bytes of a published port.
 // Without any for idle the jail is frozen; the next thaws it.
 type tenantJail struct {
 	d         *Daemon
@@ -50,6 +50,7 @@ type tenantJail struct {
 	frozen   bool                  // guarded by mu; written with state held
 	ending   bool                  // guarded by mu
 	idle     *time.Timer           // guarded by mu
+	used     time.Time             // guarded by mu: when a request that did not fail last ended
 	idleAt   time.Time             // guarded by mu
 	execs    map[string]*execution // guarded by mu
 	order    []string              // guarded by mu: ids of execs, oldest first
@@ -76,7 +77,7 @@ func (d *Daemon) createJail(ctx context.Context, tenant string, caller policy.Ca
 		j.template = req.Template
 	}
 	j.writable = profile.Jail.Root == policy.RootWritable && j.template != "host"
-	j.deadline = j.created.Add(limits.Lifetime.Std())
+	j.deadline, j.used = j.created.Add(limits.Lifetime.Std()), j.created
 	if _, err := d.record(ctx, audit.Record{Kind: audit.KindJail, Tenant: tenant, Caller: caller, Fields: map[string]any{
 		"event": "create", "template": j.template, "writable": j.writable, "limits": limits, "ephemeral": j.ephemeral}}); err != nil {
 		return nil, err
@@ -210,22 +211,29 @@ func (j *tenantJail) use(ctx context.Context) error {
 	j.idleAt = time.Time{}
 	j.mu.Unlock()
 	if err := j.thaw(ctx); err != nil {
-		j.release()
+		j.releaseAfter(err)
 		return err
 	}
 	return nil
 }
 
 // release marks the end of a request.
-func (j *tenantJail) release() {
+func (j *tenantJail) release() { j.releaseAfter(nil) }
+
+// releaseAfter marks the end of a request; one that failed was no activity: a jail
+// that it woke is frozen again when it would have been.
+func (j *tenantJail) releaseAfter(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if err == nil {
+		j.used = time.Now()
+	}
 	j.active--
 	if j.active > 0 || j.ending {
 		return
 	}
-	wait := j.limits.Idle.Std()
-	j.idleAt = time.Now().Add(wait)
+	j.idleAt = j.used.Add(j.limits.Idle.Std())
+	wait := max(time.Until(j.idleAt), 0)
 	if j.idle == nil {
 		j.idle = time.AfterFunc(wait, j.idled)
 	} else {
@@ -347,12 +355,22 @@ func (j *tenantJail) clean() {
 	_, _ = j.d.record(j.d.base, audit.Record{Kind: audit.KindJail, Tenant: j.tenant, Fields: fields})
 }
 
-// dialJail connects the preview to a port of a jail: activity that wakes it.
-func (d *Daemon) dialJail(ctx context.Context, tenant string, port uint16) (*os.File, error) {
+// dialJail connects the preview to a port of a jail: activity that wakes it, if
+// something listens there.
+func (d *Daemon) dialJail(ctx context.Context, tenant string, port uint16) (f *os.File, err error) {
 	j, err := d.tenants.existing(ctx, tenant)
 	if err != nil {
 		return nil, err
 	}
-	defer j.release()
+	defer func() { j.releaseAfter(err) }()
 	return j.jail.Dial(ctx, port)
+}
+
+// previewActive is told that bytes pass on a connection of the preview's.
+func (d *Daemon) previewActive(ctx context.Context, tenant string) error {
+	j, err := d.tenants.existing(ctx, tenant)
+	if err == nil {
+		j.release()
+	}
+	return err
 }

@@ -81,7 +81,7 @@ func (d *Daemon) executeInJail(ctx context.Context, r *run, p *plan) {
 		d.refuse(ctx, r, err)
 		return
 	}
-	defer j.release()
+	defer func() { j.releaseAfter(err) }()
 	e, err := d.startInJail(ctx, j, r, p)
 	if err != nil {
 		d.refuse(ctx, r, err)

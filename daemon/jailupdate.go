@@ -50,7 +50,7 @@ func (j *tenantJail) setRate(bandwidth policy.Size) error {
 }
 
 // handleJailUpdate changes what can change while the jail lives.
-func (d *Daemon) handleJailUpdate(q *request) error {
+func (d *Daemon) handleJailUpdate(q *request) (err error) {
 	var req api.JailRequest
 	if err := q.decode(&req); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (d *Daemon) handleJailUpdate(q *request) error {
 	if err != nil {
 		return err
 	}
-	defer j.release()
+	defer func() { j.releaseAfter(err) }()
 	if err := j.needsNew(&req); err != nil {
 		return err
 	}

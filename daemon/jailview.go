@@ -85,7 +85,7 @@ func (d *Daemon) handlePortGet(q *request) error {
 }
 
 // handleExpose publishes a port of the jail there is.
-func (d *Daemon) handleExpose(q *request) error {
+func (d *Daemon) handleExpose(q *request) (err error) {
 	n, err := portNumber(q)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (d *Daemon) handleExpose(q *request) error {
 	if err != nil {
 		return err
 	}
-	defer j.release()
+	defer func() { j.releaseAfter(err) }()
 	if profile, err := d.policy.For(q.tenant); err != nil || profile.Jail == nil || !profile.Jail.Preview {
 		return &api.Error{Code: api.CodeDenied, Field: "port", Message: "the policy does not let the tenant publish ports", Hint: "an operator can set jail.preview of the profile"}
 	}

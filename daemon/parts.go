@@ -110,7 +110,7 @@ func (d *Daemon) startEgress(ctx context.Context) (err error) {
 		Exe: d.cfg.Exe, UID: d.cfg.UIDBase + proxyUID, GID: d.cfg.UIDBase + proxyUID, RunDir: run,
 		Preview: d.cfg.Preview, PreviewBase: d.cfg.PreviewBase, PreviewHTTPS: d.cfg.PreviewHTTPS, PreviewTLS: d.cfg.PreviewTLS, Credentials: d.cfg.Credentials,
 		PackageDir: packages, PackageMax: d.cfg.PackageMax,
-		OnDecisions: d.onDecisions, OnState: d.onEgressState, DialJail: d.dialJail, Log: d.log,
+		OnDecisions: d.onDecisions, OnState: d.onEgressState, DialJail: d.dialJail, PreviewActive: d.previewActive, Log: d.log,
 		StoreKey: d.cfg.StoreKey, Stored: d.secrets.file.All,
 		OpenToken: d.openToken,
 	})

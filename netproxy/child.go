@@ -120,6 +120,13 @@ func (p *Proxy) handle(ctx context.Context, method string, body json.RawMessage,
 			return nil, nil, &control.RemoteError{Code: "no_token"}
 		}
 		return nil, []*os.File{f}, nil
+	case control.MethodActive:
+		var in control.DialJail
+		if err := json.Unmarshal(body, &in); err != nil {
+			return nil, nil, &control.RemoteError{Code: "invalid"}
+		}
+		p.previewActive(ctx, in.Label)
+		return nil, nil, nil
 	}
 	if out, files, err, ok := p.handlePackages(ctx, method, body); ok {
 		return out, files, err
@@ -145,6 +152,21 @@ func verdicts(errs []error) control.Recorded {
 		out.Refused[i] = v
 	}
 	return out
+}
+
+func (p *Proxy) previewActive(ctx context.Context, label string) {
+	p.mu.Lock()
+	v, ok := p.previews[label]
+	p.mu.Unlock()
+	if !ok || p.cfg.PreviewActive == nil {
+		return
+	}
+	// Other notices wait for this one.
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := p.cfg.PreviewActive(ctx, v.Tenant); err != nil {
+		p.cfg.Log.Debug("preview", "tenant", v.Tenant, "port", v.Port, "error", err)
+	}
 }
 
 func (p *Proxy) dialJail(ctx context.Context, label string) (any, []*os.File, error) {

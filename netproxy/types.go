@@ -57,6 +57,9 @@ type Config struct {
 	// the proxy process to read; nil: no such credentials. The name is one that
 	// the proxy says: what it stands for is the policy's.
 	OpenToken func(ctx context.Context, credential string) (*os.File, error)
+	// PreviewActive is told, now and then, that bytes pass on a connection to a
+	// tenant's published port, so that it is awake to take them. It may be nil.
+	PreviewActive func(ctx context.Context, tenant string) error
 	// Links is the IPv4 range of the veth pairs, a /31 each; it exists in the
 	// egress namespace and the jails alone. Zero means 10.213.0.0/16.
 	Links netip.Prefix

@@ -32,6 +32,7 @@ const (
 	MethodDecisions = "decisions" // []Decision → Recorded
 	MethodDialJail  = "dialjail"  // DialJail → one socket
 	MethodToken     = "token"     // Token → one socket to read from
+	MethodActive    = "active"    // DialJail, a notice
 
 	MethodPackageFind    = "packagefind"    // PackageKey → pkgcache.Meta and a file to read
 	MethodPackageBegin   = "packagebegin"   // → PackageWrite and a file to write
@@ -242,7 +243,8 @@ type Servers struct {
 	Servers []netip.AddrPort `json:"servers"`
 }
 
-// DialJail asks for a connection to a published port.
+// DialJail asks for a connection to a published port, or says that bytes pass on
+// one.
 type DialJail struct {
 	Label string `json:"label"`
 }

@@ -31,6 +31,7 @@ type accepting struct{}
 
 func (accepting) Record(context.Context, []control.Decision) []error  { return nil }
 func (accepting) OpenToken(context.Context, string) (net.Conn, error) { return nil, errToken }
+func (accepting) Active(string)                                       {}
 func (accepting) DialJail(context.Context, string) (net.Conn, error) {
 	return nil, ErrNotListening
 }

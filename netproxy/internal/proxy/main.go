@@ -294,6 +294,10 @@ func (d *daemonSide) OpenToken(ctx context.Context, credential string) (net.Conn
 	return net.FileConn(files[0])
 }
 
+func (d *daemonSide) Active(label string) {
+	_ = d.peer.Notify(control.MethodActive, control.DialJail{Label: label})
+}
+
 func (d *daemonSide) DialJail(ctx context.Context, label string) (net.Conn, error) {
 	files, err := d.peer.Call(ctx, control.MethodDialJail, control.DialJail{Label: label}, nil)
 	if err != nil {

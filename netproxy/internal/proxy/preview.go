@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -244,6 +245,47 @@ func sameOrigin(r *http.Request) bool {
 	return err == nil && strings.EqualFold(u.Host, r.Host)
 }
 
+func (p *previews) dial(ctx context.Context, label string) (net.Conn, error) {
+	c, err := p.backend.DialJail(ctx, label)
+	if err != nil {
+		return nil, err
+	}
+	w := &watchedConn{Conn: c, active: func() { p.backend.Active(label) }}
+	w.told.Store(time.Now().UnixNano()) // by the dial
+	return w, nil
+}
+
+// activeEvery is how often the daemon is told at most. No jail is frozen sooner
+// after it was.
+const activeEvery = 500 * time.Millisecond
+
+// A watchedConn tells that bytes pass.
+type watchedConn struct {
+	net.Conn
+	active func()
+	told   atomic.Int64
+}
+
+func (c *watchedConn) tell() {
+	now, told := time.Now().UnixNano(), c.told.Load()
+	if now-told >= int64(activeEvery) && c.told.CompareAndSwap(told, now) {
+		c.active()
+	}
+}
+
+func (c *watchedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.tell()
+	}
+	return n, err
+}
+
+func (c *watchedConn) Write(b []byte) (int, error) {
+	c.tell()
+	return c.Conn.Write(b)
+}
+
 func (p *previews) reverseProxy(v *preview) *httputil.ReverseProxy {
 	inside := "localhost:" + strconv.Itoa(int(v.Port))
 	return &httputil.ReverseProxy{
@@ -252,7 +294,7 @@ func (p *previews) reverseProxy(v *preview) *httputil.ReverseProxy {
 		FlushInterval:  -1, // server-sent events
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return p.backend.DialJail(ctx, v.Label)
+				return p.dial(ctx, v.Label)
 			},
 			// No connection into a jail serves a second request: what a hostile
 			// server leaves in it must not be taken for an answer.

@@ -26,6 +26,8 @@ type Backend interface {
 	DialJail(ctx context.Context, label string) (net.Conn, error)
 	// OpenToken opens what a credential's command prints or its socket says.
 	OpenToken(ctx context.Context, credential string) (net.Conn, error)
+	// Active says that bytes pass on a connection to it.
+	Active(label string)
 }
 
 // A Server is the state of the proxy process.
