@@ -266,13 +266,14 @@ func (j *tenantJail) freeze(ctx context.Context, force bool) error {
 	if skip {
 		return nil
 	}
-	err := j.jail.Freeze(ctx)
-	if err != nil {
+	if err := j.jail.Freeze(ctx); err != nil {
 		j.mu.Lock()
 		j.frozen = false
 		j.mu.Unlock()
+		return err
 	}
-	return err
+	go j.jail.Reclaim() // until it is thawed, or ends
+	return nil
 }
 
 func (j *tenantJail) thaw(ctx context.Context) error {

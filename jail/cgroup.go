@@ -78,14 +78,7 @@ func (g group) key(file, key string) int64 {
 	if err != nil {
 		return -1
 	}
-	for line := range strings.Lines(string(b)) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == key {
-			if v, err := strconv.ParseInt(value, 10, 64); err == nil {
-				return v
-			}
-		}
-	}
-	return -1
+	return valueOf(b, key)
 }
 
 func (g group) make() error {

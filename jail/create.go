@@ -142,6 +142,9 @@ func (j *Jail) build(ctx context.Context) error {
 		return err
 	}
 	j.goroutines.Go(j.receive)
+	if slices.Contains(j.m.host.controllers, "memory") {
+		j.goroutines.Go(j.watchMemory)
+	}
 	j.goroutines.Go(j.notices)
 	j.spec.NetNS, j.spec.Spare = nil, nil // the caller's; used up
 	j.mu.Lock()

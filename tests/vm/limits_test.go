@@ -59,9 +59,15 @@ func TestMemoryLimitEndsTheJail(t *testing.T) {
 	neighbour(t)
 	const who = harness.AgentPrefix + "hungry"
 	exec(t, who, api.ExecRequest{Argv: []string{"sleep", "100000"}, Background: true, ExecID: "beside"})
+	began := time.Now()
 	p := exec(t, who, api.ExecRequest{Argv: []string{"python3", "-c", "x = []\nwhile True: x.append(bytearray(1 << 20))"}})
 	if !p.OOMKilled || p.Signal != "SIGKILL" || p.ExitCode != nil {
 		t.Errorf("out of memory %t, signal %q, exit code %v, cause %q", p.OOMKilled, p.Signal, p.ExitCode, p.Cause)
+	}
+	// Not minutes, in which the kernel looks for a page that it could drop.
+	t.Logf("it ended after %v", time.Since(began).Round(time.Millisecond))
+	if took := time.Since(began); took > harness.Scale(2*time.Second) {
+		t.Errorf("it took %v to end", took)
 	}
 	if p.Usage.MemoryPeak.Used == nil || *p.Usage.MemoryPeak.Used > harness.JailMemory || *p.Usage.MemoryPeak.Used < harness.JailMemory/2 {
 		t.Errorf("peak %+v of %d", p.Usage.MemoryPeak, harness.JailMemory)
