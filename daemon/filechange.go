@@ -119,7 +119,7 @@ func (d *Daemon) handleArchivePut(q *request) error {
 func (d *Daemon) handleWatch(q *request) error {
 	j := d.tenants.find(q.tenant)
 	if j == nil {
-		return errNoJail
+		return d.noJail(q.tenant)
 	}
 	recursive := true
 	if q.query("recursive") == "false" {

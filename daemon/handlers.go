@@ -182,7 +182,7 @@ func (d *Daemon) handleJailCreate(q *request) (err error) {
 func (d *Daemon) handleJailGet(q *request) error {
 	j := d.tenants.find(q.tenant)
 	if j == nil {
-		return errNoJail
+		return d.noJail(q.tenant)
 	}
 	return q.reply(http.StatusOK, j.describe())
 }
@@ -209,11 +209,11 @@ func (d *Daemon) handleJailTouch(q *request) (err error) {
 func (d *Daemon) handleJailFreeze(q *request) error {
 	j := d.tenants.find(q.tenant)
 	if j == nil {
-		return errNoJail
+		return d.noJail(q.tenant)
 	}
 	if err := j.freeze(q.ctx(), true); err != nil {
 		if errors.Is(err, errEnding) {
-			return errNoJail
+			return d.noJail(q.tenant)
 		}
 		return err
 	}
@@ -234,7 +234,7 @@ func (d *Daemon) handleProcesses(q *request) error {
 func (d *Daemon) process(q *request) (*tenantJail, *execution, error) {
 	j := d.tenants.find(q.tenant)
 	if j == nil {
-		return nil, nil, errNoJail
+		return nil, nil, d.noJail(q.tenant)
 	}
 	e, err := j.execution(q.path("exec"))
 	return j, e, err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sandboxd/daemon/api"
+	"sandboxd/daemon/audit"
 	"sandboxd/isolate"
 	"sandboxd/jail"
 	"sandboxd/netproxy"
@@ -135,8 +136,13 @@ func (d *Daemon) startJails(ctx context.Context) error {
 	}
 	d.jails = m
 	swept, err := m.Sweep(ctx)
-	if swept > 0 {
+	if len(swept) > 0 {
 		d.log.Warn("ended what an earlier daemon left", "jails", swept)
+	}
+	for _, tenant := range swept {
+		// Every end has its cause on record, also this one.
+		_, rerr := d.record(ctx, audit.Record{Kind: audit.KindJail, Tenant: tenant, Fields: map[string]any{"event": "end", "cause": jail.CauseCrash}})
+		err = errors.Join(err, rerr)
 	}
 	return err
 }

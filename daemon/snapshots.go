@@ -135,7 +135,7 @@ func (d *Daemon) handleExport(q *request) error {
 func (d *Daemon) handleDiff(q *request) error {
 	j := d.tenants.find(q.tenant)
 	if j == nil {
-		return errNoJail
+		return d.noJail(q.tenant)
 	}
 	// Its processes are not needed: a frozen jail stays so.
 	diff, err := j.jail.Diff(q.ctx(), q.query("since"))

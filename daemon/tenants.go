@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -207,18 +208,28 @@ func (t *tenantTable) remove(ctx context.Context, tenant string) error {
 func (t *tenantTable) existing(ctx context.Context, tenant string) (*tenantJail, error) {
 	j := t.find(tenant)
 	if j == nil {
-		return nil, errNoJail
+		return nil, t.d.noJail(tenant)
 	}
 	if err := j.use(ctx); err != nil {
 		if errors.Is(err, errEnding) {
-			return nil, errNoJail
+			return nil, t.d.noJail(tenant)
 		}
 		return nil, err
 	}
 	return j, nil
 }
 
-var errNoJail = &api.Error{Code: api.CodeNotFound, Message: "the tenant has no jail", Hint: "PUT …/jail or any command creates it"}
+// noJail says that the tenant has none, and what became of the last.
+func (d *Daemon) noJail(tenant string) error {
+	e := &api.Error{Code: api.CodeNotFound, Message: "the tenant has no jail", Hint: "PUT …/jail or any command creates it"}
+	if d.jails == nil {
+		return e
+	}
+	if last, ok := d.jails.LastEnd(tenant); ok {
+		e.Message += fmt.Sprintf("; the last one ended at %s: %s", last.Time.Format(time.RFC3339), last.Cause)
+	}
+	return e
+}
 
 // watch takes the jail out of the table when it has ended, whatever ended it.
 func (t *tenantTable) watch(s *slot, j *tenantJail) {

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,6 +29,9 @@ func crashingDaemon() int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
+	}
+	if doing := os.Getenv(crashDoingEnv); doing != "" {
+		return crashDoing(ctx, m, doing)
 	}
 	for _, spec := range []Spec{{Tenant: "kept"}, {Tenant: "ephemeral", Ephemeral: true}} {
 		j, err := m.Create(ctx, spec)
@@ -53,6 +58,22 @@ func timeout(d time.Duration) context.Context {
 	return ctx
 }
 
+// startCrashing starts the daemon that is to be killed.
+func startCrashing(t *testing.T, cfg string, env ...string) (*exec.Cmd, io.Reader) {
+	t.Helper()
+	daemon := exec.Command("/proc/self/exe")
+	daemon.Env = append(append(os.Environ(), crashEnv+"="+cfg), env...)
+	daemon.Stderr = os.Stderr
+	out, err := daemon.StdoutPipe()
+	if err == nil {
+		err = daemon.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return daemon, out
+}
+
 func TestCrashOfTheDaemon(t *testing.T) {
 	cfg := testConfig(t)
 	plain := cfg
@@ -61,16 +82,7 @@ func TestCrashOfTheDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	daemon := exec.Command("/proc/self/exe")
-	daemon.Env = append(os.Environ(), crashEnv+"="+string(b))
-	daemon.Stderr = os.Stderr
-	out, err := daemon.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
+	daemon, out := startCrashing(t, string(b))
 	var pidfds []int
 	s := bufio.NewScanner(out)
 	for s.Scan() && s.Text() != "ready" {
@@ -109,11 +121,11 @@ func TestCrashOfTheDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := m.Sweep(t.Context()); n != 2 || err != nil {
-		t.Fatalf("swept %d, %v", n, err)
+	if n, err := m.Sweep(t.Context()); !slices.Equal(n, []string{"ephemeral", "kept"}) || err != nil {
+		t.Fatalf("swept %q, %v", n, err)
 	}
-	if n, err := m.Sweep(t.Context()); n != 0 || err != nil {
-		t.Fatalf("swept %d again, %v", n, err)
+	if n, err := m.Sweep(t.Context()); len(n) != 0 || err != nil {
+		t.Fatalf("swept %q again, %v", n, err)
 	}
 	for _, path := range []string{
 		filepath.Join(m.jailsDir(), "kept"), filepath.Join(m.jailsDir(), "ephemeral"), filepath.Join(m.tenantsDir(), "ephemeral"),
@@ -122,6 +134,9 @@ func TestCrashOfTheDaemon(t *testing.T) {
 		if _, err := os.Lstat(path); !os.IsNotExist(err) {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+	if e, ok := m.LastEnd("kept"); !ok || e.Cause != CauseCrash {
+		t.Errorf("its end is %+v, %v", e, ok)
 	}
 	j := testJail(t, m, "kept")
 	if o := sh(t, j, "cat /workspace/f"); o.stdout != "mine\n" {
@@ -153,8 +168,8 @@ func TestSweepOfTheLiving(t *testing.T) {
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
-	if n, err := m.Sweep(t.Context()); n != 1 || err != nil {
-		t.Fatalf("swept %d, %v", n, err)
+	if n, err := m.Sweep(t.Context()); !slices.Equal(n, []string{"left"}) || err != nil {
+		t.Fatalf("swept %q, %v", n, err)
 	}
 	if err := <-exited; err == nil {
 		t.Fatal("it ended by itself")

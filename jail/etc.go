@@ -14,6 +14,9 @@ import (
 
 // makeFolders makes the tenant's own (kept) and the jail's (not kept).
 func (j *Jail) makeFolders() error {
+	if err := j.m.writeLife(j.tenant, life{Created: j.created}); err != nil {
+		return err
+	}
 	if j.spec.Ephemeral {
 		// Sweep has only this to know it by.
 		if err := touch(filepath.Join(j.tenantDir(), ephemeralMark)); err != nil {

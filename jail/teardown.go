@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,7 +86,18 @@ func (j *Jail) teardown() {
 	if j.spec.Ephemeral && j.endedBy() != CauseRestored {
 		note(j.m.removeTenant(j.tenant))
 	}
+	if err := j.endLife(); err != nil {
+		j.m.log.Warn("a jail's end is not on record", "tenant", j.tenant, "error", err)
+	}
 	j.finish(errors.Join(errs...))
+}
+
+// endLife puts the end on record, for a tenant of whom something stays.
+func (j *Jail) endLife() error {
+	if _, ok := j.m.readLife(j.tenant); !ok {
+		return nil // it had not begun, or all is deleted
+	}
+	return j.m.writeLife(j.tenant, life{Created: j.created, Ended: time.Now(), Cause: j.endedBy()})
 }
 
 // closeRoot waits for file operations under way; the mounts live as long as the
@@ -134,14 +147,14 @@ func (j *Jail) finish(err error) {
 }
 
 // Sweep ends and removes what a daemon that crashed has left: the groups with
-// whatever lives in them, run folders, and ephemeral workspaces. It returns how
-// many jails that were. It must be called before the first Create.
-func (m *Manager) Sweep(ctx context.Context) (int, error) {
+// whatever lives in them, run folders, and ephemeral workspaces. It returns whose
+// jails that were. It must be called before the first Create.
+func (m *Manager) Sweep(ctx context.Context) ([]string, error) {
 	found, spares := map[string]bool{}, map[string]bool{}
 	for _, dir := range []string{string(m.jails), m.jailsDir()} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			return 0, fmt.Errorf("jail: sweep: %w", err)
+			return nil, fmt.Errorf("jail: sweep: %w", err)
 		}
 		for _, e := range entries {
 			switch {
@@ -155,12 +168,16 @@ func (m *Manager) Sweep(ctx context.Context) (int, error) {
 	}
 	tenants, err := os.ReadDir(m.tenantsDir())
 	if err != nil {
-		return 0, fmt.Errorf("jail: sweep: %w", err)
+		return nil, fmt.Errorf("jail: sweep: %w", err)
 	}
 	var errs []error
 	for _, e := range tenants {
 		if err := m.sweepFiles(e.Name()); err != nil {
 			errs = append(errs, fmt.Errorf("jail: sweep %s: %w", e.Name(), err))
+		}
+		// The run folder and the group may have gone with the service.
+		if l, ok := m.readLife(e.Name()); ok && l.Ended.IsZero() {
+			found[e.Name()] = true
 		}
 	}
 	for name := range spares {
@@ -177,7 +194,7 @@ func (m *Manager) Sweep(ctx context.Context) (int, error) {
 			errs = append(errs, fmt.Errorf("jail: sweep %s: %w", tenant, err))
 		}
 	}
-	return len(found), errors.Join(errs...)
+	return slices.Sorted(maps.Keys(found)), errors.Join(errs...)
 }
 
 func (m *Manager) sweepTenant(ctx context.Context, tenant string) error {
@@ -189,7 +206,11 @@ func (m *Manager) sweepTenant(ctx context.Context, tenant string) error {
 	}
 	_, err := os.Lstat(filepath.Join(m.tenantsDir(), tenant, ephemeralMark))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		l, ok := m.readLife(tenant)
+		if !ok {
+			return nil // it had not begun
+		}
+		return m.writeLife(tenant, life{Created: l.Created, Ended: time.Now(), Cause: CauseCrash})
 	}
 	if err != nil {
 		return err
