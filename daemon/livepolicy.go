@@ -33,7 +33,8 @@ func (l *livePolicy) MayConnect(c policy.Caller) bool               { return l.L
 
 // ReloadPolicy reads the policy again and puts it in force, all or nothing: one
 // that cannot be used leaves the old one in force. What the new one no longer
-// grants is cut, what it grants as before goes on. caller is who asked; nil is
+// grants is cut, what it grants as before goes on. The preview's certificate is
+// read again, too. caller is who asked; nil is
 // a signal.
 func (d *Daemon) ReloadPolicy(ctx context.Context, caller any) (*api.PolicyReload, error) {
 	d.policy.turn.Lock()
@@ -59,6 +60,13 @@ func (d *Daemon) ReloadPolicy(ctx context.Context, caller any) (*api.PolicyReloa
 	d.backends.retire()
 	// What was kept for calls belongs to the old one's grants.
 	d.pool.Forget("", nil)
+	if d.net != nil {
+		// Certificates are renewed more often than policies change.
+		if renewErr := d.net.RenewPreviewTLS(ctx); renewErr != nil {
+			d.log.Error("the preview's certificate was not renewed; the old one stays", "error", renewErr)
+			err = errors.Join(err, renewErr)
+		}
+	}
 	d.log.Info("the policy was reloaded", "policy", d.cfg.PolicyName, "tenants", r.Egress, "runs_ended", r.Runs, "jails_ended", r.Jails)
 	return r, err
 }
