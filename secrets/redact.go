@@ -22,6 +22,7 @@ const mask = '*'
 type Redactor struct {
 	forms [][]byte
 	m     *matcher
+	lower *matcher // of the forms in lower case
 }
 
 // An Injected is a value as a rule sends it.
@@ -44,6 +45,11 @@ func NewRedactorOf(list []Injected) *Redactor {
 		}
 	}
 	r.m = newMatcher(r.forms)
+	lower := make([][]byte, len(r.forms))
+	for i, f := range r.forms {
+		lower[i] = bytes.ToLower(f)
+	}
+	r.lower = newMatcher(lower)
 	return r
 }
 
@@ -116,6 +122,9 @@ func lowerEscapes(s string) string {
 
 // Text returns s without the credentials, for header fields.
 func (r *Redactor) Text(s string) string {
+	if len(s) < r.m.least || len(r.forms) == 0 {
+		return s
+	}
 	b := []byte(s)
 	if !r.cover(b, []byte(s)) {
 		return s
@@ -125,14 +134,12 @@ func (r *Redactor) Text(s string) string {
 
 // Names reports whether s holds a credential in whatever case: names of header
 // fields change theirs on the way.
-func (r *Redactor) Names(s string) bool {
-	lower := bytes.ToLower([]byte(s))
-	for _, form := range r.forms {
-		if len(form) <= len(lower) && bytes.Contains(lower, bytes.ToLower(form)) {
-			return true
-		}
+func (r *Redactor) Names(s string) (found bool) {
+	if len(s) < r.lower.least || len(r.forms) == 0 {
+		return false
 	}
-	return false
+	r.lower.each([]byte(strings.ToLower(s)), func(int, int) { found = true })
+	return found
 }
 
 // cover masks in dst every form found in src, its copy. The original is looked

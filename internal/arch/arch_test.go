@@ -140,3 +140,19 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 		}
 	}
 }
+
+// A credential's value comes out of its type in one place, for a library that
+// must be given it.
+func TestValuesAreRevealedInOnePlace(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, f := range p.GoFiles {
+			text, err := os.ReadFile(filepath.Join(p.Dir, f))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(text), "secrets.Reveal(") && filepath.Join(p.ImportPath, f) != "sandboxd/netproxy/internal/proxy/oauth.go" {
+				t.Errorf("%s/%s reveals a credential's value", p.ImportPath, f)
+			}
+		}
+	}
+}

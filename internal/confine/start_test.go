@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"os/exec"
@@ -105,5 +106,31 @@ func TestStartedDieWithTheirParent(t *testing.T) {
 	// The witness pipe ends when the last holder of its other end is gone.
 	if n, err := r.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("the pipe gave %d bytes, %v", n, err)
+	}
+}
+
+// TestStartBare: a program of the operator's keeps the user, and nothing else.
+func TestStartBare(t *testing.T) {
+	var out bytes.Buffer
+	cmd := exec.Command("/bin/sh", "-c", "id -u; grep -E '^(Cap|NoNewPrivs)' /proc/self/status; env; ps -o sid= -p $$; echo $$")
+	cmd.Stdout = &out
+	if err := StartBare(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"0 CapInh: 0000000000000000", "CapPrm: 0000000000000000 CapEff: 0000000000000000 CapBnd: 0000000000000000 CapAmb: 0000000000000000", "NoNewPrivs: 1"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q lacks %q", text, want)
+		}
+	}
+	if strings.Contains(text, "HOME=") {
+		t.Errorf("it has an environment: %q", text)
+	}
+	fields := strings.Fields(text)
+	if n := len(fields); fields[n-1] != fields[n-2] {
+		t.Errorf("it has no session of its own: %q", text)
 	}
 }

@@ -86,8 +86,13 @@ func (c *session) decide(req *request) (*rule, *refusal) {
 	if g == nil {
 		return nil, denied(why, req.scheme, req.host, req.port, method, req.path)
 	}
-	if method == "TRACE" && rules.holdersOf(req.host) != nil {
-		return nil, denied("method_denied", req.scheme, req.host, req.port, method, req.path)
+	if rules.holdersOf(req.host) != nil { // what it answers must be searched, whatever else a rule allows
+		if method == "TRACE" {
+			return nil, denied("method_denied", req.scheme, req.host, req.port, method, req.path)
+		}
+		if up := req.head.Get("Upgrade"); up != "" && !strings.EqualFold(up, "h2c") {
+			return nil, denied("upgrade_denied", req.scheme, req.host, req.port, method, req.path)
+		}
 	}
 	if in := c.stray(g, req); in != nil {
 		return nil, strayPlaceholder(req, in)
