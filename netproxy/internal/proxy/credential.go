@@ -21,7 +21,7 @@ type holders struct {
 // holdersOf finds the credentials of a host. The rules do not change, so they
 // are found once.
 func (s *ruleset) holdersOf(h names.Host) *holders {
-	if s == nil {
+	if s == nil || !s.credentials {
 		return nil
 	}
 	if found, ok := s.held.Load(h.Name); ok {

@@ -40,8 +40,10 @@ func unavailable(req *request) *refusal {
 const (
 	// maxSigned is the largest body that is held in memory to be hashed.
 	maxSigned = 8 << 20
-	// maxSigning is how many are held at a time.
-	maxSigning = 8
+	// maxSigning is how many are held at a time, maxSigningEach how many of one
+	// tenant: never all.
+	maxSigning     = 16
+	maxSigningEach = 2
 )
 
 // signing bounds the bodies in memory.
@@ -58,7 +60,7 @@ func (c *session) sign(ctx context.Context, in *policy.Injection, v secrets.Valu
 	}
 	if hash == "" {
 		var r *refusal
-		if hash, r = hashBody(ctx, req, out); r != nil {
+		if hash, r = c.hashBody(ctx, req, out); r != nil {
 			return r
 		}
 	}
@@ -74,7 +76,7 @@ func (c *session) sign(ctx context.Context, in *policy.Injection, v secrets.Valu
 }
 
 // hashBody reads a body that is small enough, and returns its hash.
-func hashBody(ctx context.Context, req *request, out *http.Request) (string, *refusal) {
+func (c *session) hashBody(ctx context.Context, req *request, out *http.Request) (string, *refusal) {
 	if out.Body == http.NoBody {
 		empty := sha256.Sum256(nil)
 		return hex.EncodeToString(empty[:]), nil
@@ -85,20 +87,21 @@ func hashBody(ctx context.Context, req *request, out *http.Request) (string, *re
 	if out.ContentLength > maxSigned {
 		return "", large
 	}
-	select {
-	case signing <- struct{}{}:
-	case <-ctx.Done():
-		return "", upstreamRefusal(ctx, ctx.Err(), req.host)
+	for _, slots := range []chan struct{}{c.t.signing, signing} {
+		select {
+		case slots <- struct{}{}:
+			context.AfterFunc(ctx, func() { <-slots }) // the request ends with its context
+		case <-ctx.Done():
+			return "", upstreamRefusal(ctx, ctx.Err(), req.host)
+		}
 	}
 	body, err := io.ReadAll(io.LimitReader(out.Body, maxSigned+1))
-	if err != nil || len(body) > maxSigned {
-		<-signing
-		if err != nil {
-			return "", upstreamRefusal(ctx, errors.Join(errClient, err), req.host)
-		}
+	if err != nil {
+		return "", upstreamRefusal(ctx, errors.Join(errClient, err), req.host)
+	}
+	if len(body) > maxSigned {
 		return "", large
 	}
-	context.AfterFunc(ctx, func() { <-signing }) // the request ends with its context
 	sum := sha256.Sum256(body)
 	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	return hex.EncodeToString(sum[:]), nil

@@ -22,7 +22,7 @@ func (s *Server) placeholder(tenant string, in *policy.Injection) string {
 // holds is not looked at, and stays as it is.
 func (c *session) stray(g *rule, req *request) *policy.Injection {
 	rules := c.t.rules.Load()
-	if rules == nil {
+	if rules == nil || !rules.placeholders {
 		return nil
 	}
 	for _, r := range rules.rules {

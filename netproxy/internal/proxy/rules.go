@@ -27,6 +27,8 @@ type rule struct {
 type ruleset struct {
 	rules []*rule
 	held  sync.Map // canonical host → *holders
+	// credentials and placeholders say whether any rule has one.
+	credentials, placeholders bool
 }
 
 // compile checks the rules. One that cannot be understood spoils all: a rule
@@ -45,6 +47,10 @@ func compile(list []policy.Rule, old *ruleset, pools func(*rule) *pool) (*rulese
 		r.pool = pools(r)
 		r.meter = newMeter(r.ID, limitsOf(r), old.meterOf(r.ID))
 		set.rules = append(set.rules, r)
+	}
+	for _, r := range set.rules {
+		set.credentials = set.credentials || r.Credential != nil
+		set.placeholders = set.placeholders || r.Credential != nil && r.Credential.Placeholder != ""
 	}
 	return set, nil
 }

@@ -265,7 +265,7 @@ func (c *session) linger() {
 		return // another goroutine reads; the body was read before
 	}
 	_ = c.conn.SetReadDeadline(time.Now().Add(time.Second))
-	_, _ = io.CopyN(io.Discard, c.br, 256<<10)
+	_, _ = io.CopyN(io.Discard, c.br, 16<<20)
 }
 
 // record is a decision's skeleton.

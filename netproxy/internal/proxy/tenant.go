@@ -25,6 +25,8 @@ type tenant struct {
 	open  atomic.Int64          // connections
 	rules atomic.Pointer[ruleset]
 
+	signing chan struct{} // bounds bodies that are held to be signed
+
 	recorder   *rate.Limiter // of refusals by the tenant's limits
 	suppressed atomic.Int64
 
@@ -48,7 +50,7 @@ type flight struct {
 
 func newTenant(name string, limits control.Limits) *tenant {
 	t := &tenant{
-		name: name, host: limits, recorder: rate.NewLimiter(10, 10),
+		name: name, host: limits, recorder: rate.NewLimiter(10, 10), signing: make(chan struct{}, maxSigningEach),
 		live: map[*flight]struct{}{}, lookups: map[string]lookup{}, synthetic: map[string]netip.Addr{},
 	}
 	t.setLimits(policy.EgressLimits{})
