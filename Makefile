@@ -94,7 +94,7 @@ test-measure: deps guests $(TESTRUN)
 		$(GO) test -json -timeout 9m -run '$(MEASURED)' ./isolate ./isolate/wasm ./daemon/data
 
 ## test-e2e: the whole system: a real daemon on a real socket
-test-e2e: build $(TESTRUN)
+test-e2e: build deps-test $(TESTRUN)
 	@$(TESTRUN) run -stage test-e2e -where '$(HERE), sandboxd dev' -timeout 15m -out $(RESULTS) -- \
 		$(GO) test -json -count=1 -timeout 14m ./tests/e2e/...
 
@@ -122,6 +122,7 @@ test: deps-all $(TESTRUN)
 
 ## bench: what a fresh isolate and a fresh jail cost, as ratios to their floors
 bench: build
+	@tests/tools/deps.sh bench
 	@$(GO) run ./tests/bench -bin $(BUILD) $(BENCHFLAGS)
 
 ## demo: both stories, told by a running sandboxd

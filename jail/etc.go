@@ -112,7 +112,7 @@ func fillLayer(layer string, resolvers []string, bundle []byte) error {
 	if err := makeFile(filepath.Join(etc, certificate), bundle); err != nil {
 		return fmt.Errorf("jail: certificates: %w", err)
 	}
-	return nil
+	return writeJavaTrust(etc, bundle)
 }
 
 // ownLayer makes the layer the tenant's.

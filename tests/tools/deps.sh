@@ -37,7 +37,13 @@ for group in "$@"; do
         command_is_there curl curl
         command_is_there pkill procps
         ;;
+    bench)
+        have 'test -x /usr/sbin/nginx || command -v nginx' nginx-light
+        ;;
     test)
+        # what jails of the end-to-end tests run
+        command_is_there git git
+        have '/usr/bin/python3 -m pip --version' python3-pip
         have 'ls /usr/lib/postgresql/*/bin/initdb && id postgres' postgresql
         # file systems that snapshots and disk limits are tried on
         have 'test -x /usr/sbin/mkfs.ext4' e2fsprogs
