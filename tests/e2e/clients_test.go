@@ -182,11 +182,11 @@ func TestClients(t *testing.T) {
 		}
 		for _, env := range []string{"", noProxy} {
 			t.Run(strings.TrimSpace(c.name+" "+map[string]string{"": "with variables", noProxy: "without"}[env]), func(t *testing.T) {
-				p := client(t, who, env, c.line, shopHost)
+				p := runClient(t, who, env, c.line, shopHost)
 				if p.ExitCode == nil || *p.ExitCode != 0 || !strings.Contains(p.Stdout, c.says) {
 					t.Errorf("granted: %s\n%s\n%s", ended(p), p.Stdout, p.Stderr)
 				}
-				p = client(t, who, env, c.line, harness.DeniedHost)
+				p = runClient(t, who, env, c.line, harness.DeniedHost)
 				if p.ExitCode == nil || *p.ExitCode == 0 && !strings.Contains(p.Stdout, "403") || strings.Contains(p.Stdout, c.says) {
 					t.Errorf("refused: %s\n%s\n%s", ended(p), p.Stdout, p.Stderr)
 				}
@@ -217,7 +217,7 @@ func has(t *testing.T, program string) bool {
 	return err == nil
 }
 
-func client(t *testing.T, who, env, line, host string) api.Process {
+func runClient(t *testing.T, who, env, line, host string) api.Process {
 	t.Helper()
 	return exec(t, who, api.ExecRequest{Command: env + "sh -c '" + strings.ReplaceAll(strings.ReplaceAll(line, "HOST", host), "'", `'\''`) + "'",
 		Timeout: policy.Duration(harness.Scale(25 * time.Second))})

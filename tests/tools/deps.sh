@@ -2,7 +2,8 @@
 # deps.sh GROUP...: installs the Debian packages that a group of targets needs
 # and this machine lacks. Says nothing and asks nobody when nothing is missing.
 #
-# Groups: build (compile sandboxd), run (what jails and the demo use), test (what
+# Groups: build (compile sandboxd), run (what jails and the demo use), bench (what
+# it is measured against), test (what
 # packages' own tests start), browser (what previews are looked at with), vm (the
 # virtual machine of `make vm-test`).
 set -euo pipefail
