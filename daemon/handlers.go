@@ -35,7 +35,7 @@ func (d *Daemon) handlers() map[string]handler {
 		"kv-list": d.handleKVList, "kv-get": d.handleKVGet, "kv-put": d.handleKVPut, "kv-delete": d.handleKVDelete,
 		"db-query": d.handleQuery, "db-exec": d.handleDBExec,
 		"templates": d.handleTemplates, "template-get": d.handleTemplateGet, "template-import": d.handleTemplateImport, "template-delete": d.handleTemplateDelete,
-		"policy": d.handlePolicy, "policy-check": d.handlePolicyCheck, "policy-reload": d.handlePolicyReload, "status": d.handleStatus, "doctor": d.handleDoctor, "audit-verify": d.handleVerify,
+		"tenant-delete": d.handleTenantDelete, "policy": d.handlePolicy, "policy-check": d.handlePolicyCheck, "policy-reload": d.handlePolicyReload, "status": d.handleStatus, "doctor": d.handleDoctor, "audit-verify": d.handleVerify,
 		"secrets": d.handleSecrets, "secret-set": d.handleSecretSet, "secret-delete": d.handleSecretDelete,
 		"openapi": d.handleOpenAPI, "health": d.handleHealth, "metrics": d.handleMetrics,
 	}

@@ -334,6 +334,8 @@ func canceled(ctx context.Context) *api.Error {
 		e.Message, e.Hint = "the daemon was stopped", "look at phase before running it again"
 	case errors.Is(cause, errPolicy):
 		e.Code, e.Message = api.CodeDenied, "a new policy does not grant this run"
+	case errors.Is(cause, errTenantDeleted):
+		e.Message = "its tenant was deleted"
 	case errors.Is(cause, errAsked):
 		e.Message = "a request canceled it"
 	}

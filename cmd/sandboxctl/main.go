@@ -143,7 +143,7 @@ func (a *app) command() *cobra.Command {
 	subject(root, "Code, in an isolate where it can be:", a.runCommand(), a.functionCommand(), a.runsCommand(), a.kvCommand(), a.dbCommand())
 	subject(root, "Jails and what runs in them:", a.jailCommand(), a.execCommand(), a.psCommand(), a.logsCommand(), a.waitCommand(), a.killCommand(), a.portCommand())
 	subject(root, "Files of jails:", a.lsCommand(), a.catCommand(), a.cpCommand(), a.watchCommand(), a.diffCommand(), a.snapshotCommand(), a.exportCommand())
-	subject(root, "The daemon and its host:", a.statusCommand(), a.doctorCommand(), a.policyCommand(), a.secretCommand(), a.auditCommand(), a.templateCommand())
+	subject(root, "The daemon and its host:", a.statusCommand(), a.doctorCommand(), a.policyCommand(), a.tenantCommand(), a.secretCommand(), a.auditCommand(), a.templateCommand())
 	return root
 }
 

@@ -43,7 +43,7 @@ type Function struct {
 	Size           int64     `json:"size,omitempty" doc:"Bytes that count against the tenant's bound."`
 	Snapshot       bool      `json:"snapshot" doc:"Whether calls begin with the module evaluated already."`
 	SnapshotReason string    `json:"snapshot_reason,omitempty" doc:"Why they do not."`
-	Invocations    uint64    `json:"invocations" doc:"Calls since this code was deployed; some may be missing after a crash."`
+	Invocations    uint64    `json:"invocations" doc:"Calls since this code was deployed; those of up to a minute before a crash of the daemon may be missing (the audit log has all)."`
 	LastUsed       time.Time `json:"last_used,omitzero"`
 	Error          string    `json:"error,omitempty" doc:"Why this deployment cannot be used; deploy it again or delete it."`
 }

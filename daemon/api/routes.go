@@ -159,6 +159,8 @@ var Routes = []Route{
 		Summary: "Store a credential or replace it; the next request that a rule gives it to has the new value. Ask with Upgrade: " + SecretProtocol + " and no body. After 101 send four bytes of length, most significant first, and the value: they go to the proxy process past the daemon. Then comes one line of JSON: Secret, or an error."},
 	{Name: "secret-delete", Method: "DELETE", Pattern: secretPath, Admin: true, Summary: "Delete a stored credential; rules that name it refuse. Idempotent.", Status: 204},
 
+	{Name: "tenant-delete", Method: "DELETE", Pattern: tenantPath, Admin: true, Tenant: true, Status: 204,
+		Summary: "End and delete all there is of a tenant: runs, jail, files and snapshots, functions, recordings, KV and database. The audit log keeps its records; policy is not changed. Idempotent."},
 	{Name: "policy", Method: "GET", Pattern: tenantPath + "/policy", Tenant: true, Summary: "What the tenant may do.", Response: typeOf[PolicyView]()},
 	{Name: "policy-check", Method: "POST", Pattern: "/v1/policy/check", Summary: "Say what is wrong with a policy file.", Request: typeOf[PolicyCheckRequest](), Response: typeOf[PolicyCheck]()},
 	{Name: "policy-reload", Method: "POST", Pattern: "/v1/policy/reload", Admin: true, Summary: "Read the policy file again and put it in force, all or nothing.", Response: typeOf[PolicyReload]()},

@@ -109,3 +109,9 @@ func (c *Client) Metrics(ctx context.Context) (string, error) {
 	}
 	return string(text), nil
 }
+
+// RemoveTenant ends and deletes all there is of a tenant; it is no error if that
+// is nothing.
+func (c *Client) RemoveTenant(ctx context.Context, tenant string) error {
+	return c.do(ctx, call{method: http.MethodDelete, path: tenantPath(tenant)})
+}
