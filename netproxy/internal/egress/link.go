@@ -103,7 +103,11 @@ func (l *Link) build() error {
 func (l *Link) outside() error {
 	n := l.network
 	veth := &netlink.Veth{
-		LinkAttrs:        netlink.LinkAttrs{Name: l.name, HardwareAddr: l.mac(0), TxQLen: -1},
+		// One queue each: to take away those of a default for each processor, the
+		// kernel waits for all of them.
+		LinkAttrs:        netlink.LinkAttrs{Name: l.name, HardwareAddr: l.mac(0), TxQLen: -1, NumTxQueues: 1, NumRxQueues: 1},
+		PeerNumTxQueues:  1,
+		PeerNumRxQueues:  1,
 		PeerName:         "eth0",
 		PeerHardwareAddr: l.mac(1),
 		PeerNamespace:    netlink.NsFd(int(l.NetNS.Fd())),
