@@ -45,6 +45,7 @@ type Manager struct {
 	homeNet    *os.File   // the daemon's own network namespace
 	pool       *pool
 	hostBundle []byte                                  // the host's certificates
+	breakInit  string                                  // tests: a step of initProgram that fails
 	faults     atomic.Pointer[func(step string) error] // tests
 	watches    atomic.Int32                            // of files, in all jails
 

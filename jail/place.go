@@ -61,6 +61,7 @@ func (p *place) clone(netNS *os.File) error {
 	defer theirs.Close()
 	p.conn = ipc.NewConn(ours, wire.MaxFrame)
 	program := p.m.initProgram(int(theirs.Fd()))
+	program.Break(p.m.breakInit)
 	cg, err := unix.Open(string(p.cgroup.child("init")), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("jail: cgroup: %w", err)
@@ -75,8 +76,8 @@ func (p *place) clone(netNS *os.File) error {
 	return nil
 }
 
-// failure prefers the reason that a sandbox-init left behind which ended before
-// it could say one.
+// failure ends a sandbox-init that has failed, or is not to go on, and prefers the
+// reason that it left behind.
 func (p *place) failure(err error) error {
 	if p.init == nil {
 		return err
@@ -86,7 +87,28 @@ func (p *place) failure(err error) error {
 	if own := p.child.Finish(); own != nil {
 		return named("init", own)
 	}
+	if said := p.lastWords(); said != nil {
+		return said
+	}
 	return err
+}
+
+// lastWords is what a sandbox-init that is gone has said of its end, nil if that
+// was heard before.
+func (p *place) lastWords() error {
+	for range 3 {
+		payload, files, err := p.conn.Recv()
+		closeAll(files)
+		if err != nil {
+			return nil
+		}
+		if m, err := wire.Unmarshal(payload); err == nil {
+			if m, ok := m.(*wire.Failed); ok {
+				return &StartError{Step: m.Step, Errno: unix.Errno(m.Errno), Text: m.Text}
+			}
+		}
+	}
+	return nil
 }
 
 // mapIDs gives the user namespace the tenant's range of ids.

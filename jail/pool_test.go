@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -172,4 +174,64 @@ func TestSpareFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled(t, m, before)
+}
+
+// TestNoGrowth: jails that come and go leave neither processes nor descriptors,
+// goroutines, threads, mounts, groups, folders or memory.
+func TestNoGrowth(t *testing.T) {
+	m := testManager(t)
+	if err := m.KeepSpares(2, nil); err != nil {
+		t.Fatal(err)
+	}
+	churn := func(from, to int) {
+		var wg sync.WaitGroup
+		for client := range 2 {
+			wg.Go(func() {
+				for i := from; i < to; i++ {
+					j, err := m.Create(t.Context(), Spec{Tenant: fmt.Sprintf("t%d-%d", client, i), Spare: m.TakeSpare(), Ephemeral: true})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if o := run(t, j, ExecSpec{Argv: []string{"/usr/bin/true"}}); o.exit.Code != 0 {
+						t.Errorf("%+v", o)
+					}
+					if err := j.Destroy(t.Context(), "test"); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		awaitSpares(t, m, 2)
+	}
+	threads := func() int {
+		tasks, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(tasks)
+	}
+	heap := func() uint64 {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&s)
+		return s.HeapAlloc
+	}
+	churn(0, 20) // what any use at all makes
+	before, threadsBefore, heapBefore := count(t, m), threads(), heap()
+	churn(20, 120)
+	settled(t, m, before)
+	if n := threads(); n > threadsBefore+8 {
+		t.Errorf("%d threads, %d before", n, threadsBefore)
+	}
+	// Half a KiB for each jail would be seen.
+	if h := heap(); h > heapBefore+100<<10 {
+		t.Errorf("%d bytes of heap, %d before", h, heapBefore)
+	}
+	for _, dir := range []string{m.jailsDir(), m.tenantsDir()} {
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+			t.Errorf("%s: %v, %v", dir, entries, err)
+		}
+	}
 }

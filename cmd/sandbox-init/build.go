@@ -47,44 +47,48 @@ type staged struct {
 func prepare(cfg *wire.Prepare) (*staged, error) {
 	s := &staged{opt: cfg.Opt}
 	var err error
-	if s.initFilter, err = bpf.Unmarshal(cfg.InitFilter); err != nil {
-		return nil, at("filters", err)
+	s.initFilter, err = bpf.Unmarshal(cfg.InitFilter)
+	if err = at("filters", err); err != nil {
+		return nil, err
 	}
-	if s.execFilter, err = bpf.Unmarshal(cfg.ExecFilter); err != nil {
-		return nil, at("filters", err)
+	s.execFilter, err = bpf.Unmarshal(cfg.ExecFilter)
+	if err = at("filters", err); err != nil {
+		return nil, err
 	}
-	if s.old, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-		return nil, at("old root", err)
+	s.old, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err = at("old root", err); err != nil {
+		return nil, err
 	}
-	if err := s.stageProc(cfg); err != nil {
-		return nil, at("proc", err)
+	if err := at("proc", s.stageProc(cfg)); err != nil {
+		return nil, err
 	}
-	if s.dev, err = sys.Tree(s.old, "dev", true, 0); err != nil {
-		return nil, at("dev", err)
+	s.dev, err = sys.Tree(s.old, "dev", true, 0)
+	if err = at("dev", err); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
 
 // build makes the jail's root, enters it and returns it.
 func build(cfg *wire.Config, st *staged, trees, layers []*os.File) (*os.File, error) {
-	if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {
-		return nil, at("hostname", err)
+	if err := at("hostname", unix.Sethostname([]byte(cfg.Hostname))); err != nil {
+		return nil, err
 	}
 	// Here first: a tree can only be copied, and be an overlay's layer, where it is
 	// part of this namespace.
 	for i, name := range treeNames {
-		if err := sys.Attach(int(trees[i].Fd()), st.old, name); err != nil {
-			return nil, at(name, err)
+		if err := at(name, sys.Attach(int(trees[i].Fd()), st.old, name)); err != nil {
+			return nil, err
 		}
 	}
 	for i, layer := range layers {
-		if err := sys.Attach(int(layer.Fd()), st.old, fmt.Sprintf("layers/%d", i)); err != nil {
-			return nil, at("layers", err)
+		if err := at("layers", sys.Attach(int(layer.Fd()), st.old, fmt.Sprintf("layers/%d", i))); err != nil {
+			return nil, err
 		}
 	}
 	root, err := overlay(cfg, st.old)
-	if err != nil {
-		return nil, at("overlay", err)
+	if err = at("overlay", err); err != nil {
+		return nil, err
 	}
 	file := os.NewFile(uintptr(root), "root")
 	for _, s := range []struct {
@@ -99,14 +103,14 @@ func build(cfg *wire.Config, st *staged, trees, layers []*os.File) (*os.File, er
 		{"limits", func() error { return noNamespaces(st.limits) }},
 		{"proc", func() error { return sys.Attach(st.proc, root, "proc") }},
 	} {
-		if err := s.do(); err != nil {
+		if err := at(s.name, s.do()); err != nil {
 			file.Close()
-			return nil, at(s.name, err)
+			return nil, err
 		}
 	}
-	if err := sys.EnterRoot(root); err != nil {
+	if err := at("pivot_root", sys.EnterRoot(root)); err != nil {
 		file.Close()
-		return nil, at("pivot_root", err)
+		return nil, err
 	}
 	for _, t := range append(trees, layers...) {
 		t.Close()

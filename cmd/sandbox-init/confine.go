@@ -69,30 +69,30 @@ var commonRules = []rule{
 // sandbox-init's filter, which is the daemon's.
 func confine(cfg *wire.Config, st *staged) (*os.File, error) {
 	if cfg.Loopback {
-		if err := loopbackUp(); err != nil {
-			return nil, at("loopback", err)
+		if err := at("loopback", loopbackUp()); err != nil {
+			return nil, err
 		}
 	}
 	ruleset, err := landlockRules(cfg, st.opt)
-	if err != nil {
-		return nil, at("landlock", err)
+	if err = at("landlock", err); err != nil {
+		return nil, err
 	}
-	if err := sys.CapKeepAllThreads(keep); err != nil {
-		return nil, at("capabilities", err)
+	if err := at("capabilities", sys.CapKeepAllThreads(keep)); err != nil {
+		return nil, err
 	}
 	// Each thread gets a domain of its own; commands are always forked by the
 	// first thread and so share one, in which they may signal each other.
-	if err := sys.LandlockRestrictAllThreads(ruleset); err != nil {
-		return nil, at("landlock", err)
+	if err := at("landlock", sys.LandlockRestrictAllThreads(ruleset)); err != nil {
+		return nil, err
 	}
 	unix.Close(ruleset)
 	listener, err := bpf.LoadListener(st.initFilter)
-	if err != nil {
-		return nil, at("seccomp", err)
+	if err = at("seccomp", err); err != nil {
+		return nil, err
 	}
 	// For the daemon's poller: the flag belongs to the open file.
-	if err := unix.SetNonblock(listener, true); err != nil {
-		return nil, at("seccomp", err)
+	if err := at("seccomp", unix.SetNonblock(listener, true)); err != nil {
+		return nil, err
 	}
 	return os.NewFile(uintptr(listener), "listener"), nil
 }

@@ -55,8 +55,8 @@ func start(s *server) error {
 		return err
 	}
 	prep, err := receive[*wire.Prepare](s.conn, nil)
-	if err != nil {
-		return at("prepare", err)
+	if err = at("prepare", err); err != nil {
+		return err
 	}
 	st, err := prepare(prep)
 	if err != nil {
@@ -64,15 +64,15 @@ func start(s *server) error {
 	}
 	var trees []*os.File
 	cfg, err := receive[*wire.Config](s.conn, &trees)
-	if err != nil {
-		return at("config", err)
+	if err = at("config", err); err != nil {
+		return err
 	}
 	if err := becomeRoot(); err != nil {
 		return err
 	}
 	layers, err := receiveLayers(s.conn, cfg)
-	if err != nil {
-		return at("layers", err)
+	if err = at("layers", err); err != nil {
+		return err
 	}
 	root, err := build(cfg, st, trees, layers)
 	if err != nil {
@@ -89,8 +89,8 @@ func start(s *server) error {
 	err = s.conn.Send((&wire.Root{}).Marshal(), root, listener)
 	root.Close()
 	listener.Close()
-	if err != nil {
-		return at("root", err)
+	if err = at("root", err); err != nil {
+		return err
 	}
 	ready := wire.Ready{Version: wire.Version, LandlockABI: uint64(min(sys.LandlockABI(), sys.LandlockKnown))}
 	return at("ready", s.conn.Send(ready.Marshal()))
@@ -99,11 +99,11 @@ func start(s *server) error {
 // protect ties this process to the daemon's life, and closes it to tracing and
 // to the signals of commands that run as user 0.
 func protect() error {
-	if err := sys.DefaultSignals(); err != nil {
-		return at("signals", err)
+	if err := at("signals", sys.DefaultSignals()); err != nil {
+		return err
 	}
-	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
-		return at("pdeathsig", err)
+	if err := at("pdeathsig", unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)); err != nil {
+		return err
 	}
 	return at("dumpable", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
@@ -111,8 +111,8 @@ func protect() error {
 // becomeRoot takes the ids of the user namespace's root, which the daemon has
 // mapped by now. The kernel forgets what protect did when ids change.
 func becomeRoot() error {
-	if err := sys.RootAllThreads(); err != nil {
-		return at("identity", err)
+	if err := at("identity", sys.RootAllThreads()); err != nil {
+		return err
 	}
 	if os.Getuid() != 0 || os.Getgid() != 0 {
 		return at("identity", fmt.Errorf("uid %d, gid %d", os.Getuid(), os.Getgid()))
@@ -173,8 +173,12 @@ type stepError struct {
 func (e *stepError) Error() string { return e.step + ": " + e.err.Error() }
 func (e *stepError) Unwrap() error { return e.err }
 
-// at names the step of an error; nil stays nil.
+// at names the step of an error; nil stays nil, but where a test's build makes
+// the step fail.
 func at(step string, err error) error {
+	if err == nil {
+		err = faulty(step)
+	}
 	if err == nil {
 		return nil
 	}

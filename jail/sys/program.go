@@ -1,6 +1,8 @@
 package sys
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -121,3 +123,27 @@ func (p *Program) Chdir(path string, next int) {
 }
 
 const atFDCWD = ^uintptr(99) // AT_FDCWD, -100
+
+// Steps lists the names of p's steps, each once.
+func (p *Program) Steps() []string {
+	var out []string
+	for _, s := range p.steps {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// Break makes the last call of a step one that the kernel does not know. It is
+// for tests: what fails here must not run on.
+func (p *Program) Break(step string) {
+	for i := range slices.Backward(p.steps) {
+		if p.steps[i] == step {
+			p.ops[i].nr = noCall
+			return
+		}
+	}
+}
+
+const noCall = 100_000
