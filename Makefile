@@ -96,7 +96,7 @@ test-measure: deps guests $(TESTRUN)
 ## test-e2e: the whole system: a real daemon on a real socket
 test-e2e: build deps-test $(TESTRUN)
 	@$(TESTRUN) run -stage test-e2e -where '$(HERE), sandboxd dev' -timeout 15m -out $(RESULTS) -- \
-		$(GO) test -json -count=1 -timeout 14m ./tests/e2e/...
+		$(GO) test -json -count=1 -p 1 -timeout 14m ./tests/e2e/...
 
 ## test-attack: attempts to break out of jails and isolates
 test-attack: build $(TESTRUN)

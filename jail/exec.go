@@ -285,12 +285,17 @@ func (p *Process) message() *wire.Exec {
 	return m
 }
 
-// passGate lets the child go; the first one of a jail is looked at before.
+// passGate lets the child go; the first one of a jail, and the first that is its
+// root, are looked at before.
 func (p *Process) passGate(ctx context.Context, gate *os.File) error {
 	j := p.j
 	j.verifyMu.Lock()
 	defer j.verifyMu.Unlock()
-	if !j.verified {
+	verified := &j.verified
+	if p.who.uid == 0 {
+		verified = &j.verifiedRoot
+	}
+	if !*verified {
 		pid, err := awaitPeer(ctx, gate)
 		if err != nil {
 			// It ended before: the reason comes from sandbox-init.
@@ -300,7 +305,7 @@ func (p *Process) passGate(ctx context.Context, gate *os.File) error {
 			go j.Destroy(context.WithoutCancel(ctx), "self_check")
 			return err
 		}
-		j.verified = true
+		*verified = true
 	}
 	if _, err := gate.Write([]byte{1}); err != nil {
 		return nil

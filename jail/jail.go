@@ -84,8 +84,9 @@ type Jail struct {
 	updateMu sync.Mutex // one change of limits at a time
 
 	// verifyOnce: the first command is looked at before it is let go.
-	verifyMu sync.Mutex
-	verified bool
+	verifyMu     sync.Mutex
+	verified     bool
+	verifiedRoot bool // of those that are user 0
 
 	mu      sync.Mutex // guards what follows
 	state   string

@@ -37,9 +37,21 @@ const aptConfig = "APT::Sandbox::User \"root\";\n"
 
 // fitting is the content of a fit layer.
 type fitting struct {
-	Folders []string          `json:"folders"`
-	Owned   []string          `json:"owned"` // folders that are the tenant's
+	Folders []fitFolder       `json:"folders"` // each after the one that it is in
 	Files   map[string]string `json:"files"`
+}
+
+type fitFolder struct {
+	Path  string `json:"path"`
+	Mode  uint32 `json:"mode"`
+	Owner int    `json:"owner"`
+}
+
+// add names a folder, unless it is named.
+func (f *fitting) add(path string, mode uint32, owner int) {
+	if !slices.ContainsFunc(f.Folders, func(d fitFolder) bool { return d.Path == path }) {
+		f.Folders = append(f.Folders, fitFolder{path, mode, owner})
+	}
 }
 
 // fit makes the layer on top of the template's: see Template.Fit.
@@ -53,7 +65,10 @@ func (im *importer) fit() error {
 			unix.Close(fd)
 		}
 	}()
-	want := fitting{Folders: slices.Clone(mountPoints), Files: map[string]string{}}
+	want := fitting{Files: map[string]string{}}
+	for _, path := range mountPoints {
+		want.add(path, 0o755, 0)
+	}
 	for file, a := range accounts {
 		text, ok, err := readMerged(layers, file)
 		if err != nil {
@@ -67,7 +82,8 @@ func (im *importer) fit() error {
 		}
 	}
 	if kindOf(layers, "etc/apt/apt.conf.d") == isFolder {
-		want.Folders = append(want.Folders, "etc/apt", "etc/apt/apt.conf.d")
+		want.add("etc/apt", 0o755, 0)
+		want.add("etc/apt/apt.conf.d", 0o755, 0)
 		want.Files["etc/apt/apt.conf.d/90sandboxd"] = aptConfig
 	}
 	want.workingDir(layers, strings.TrimPrefix(im.t.WorkingDir, "/"))
@@ -90,22 +106,35 @@ func (im *importer) openStack() ([]int, error) {
 	return out, nil
 }
 
-// workingDir makes an image's working folder where it has none.
+// workingDir makes an image's working folder where it has none. The folders that
+// lead there are in the layer, too, as the image has them.
 func (f *fitting) workingDir(layers []int, dir string) {
+	if dir == "" || kindOf(layers, dir) != isAbsent {
+		return
+	}
+	var leading []fitFolder
 	for i := range dir {
 		if dir[i] != '/' {
 			continue
 		}
-		switch kindOf(layers, dir[:i]) {
-		case isOther:
-			return // behind a link: what is there is the image's affair
-		case isAbsent:
-			f.Folders = append(f.Folders, dir[:i])
+		d := fitFolder{Path: dir[:i], Mode: 0o755}
+		fd, kind := merged(layers, d.Path)
+		if fd >= 0 {
+			var st unix.Stat_t
+			if unix.Fstat(fd, &st) == nil {
+				d.Mode, d.Owner = st.Mode&folderBits, owner(int(st.Uid))
+			}
+			unix.Close(fd)
 		}
+		if kind != isFolder && kind != isAbsent {
+			return // behind a link, or no folder: what is there is the image's affair
+		}
+		leading = append(leading, d)
 	}
-	if dir != "" && kindOf(layers, dir) == isAbsent && !slices.Contains(f.Folders, dir) {
-		f.Owned = append(f.Owned, dir)
+	for _, d := range leading {
+		f.add(d.Path, d.Mode, d.Owner)
 	}
+	f.add(dir, 0o755, tenantID)
 }
 
 // What a name is in the merged layers.
@@ -205,12 +234,9 @@ func (im *importer) makeFit(want *fitting) error {
 	im.t.Fit = "fit-" + hex.EncodeToString(sum[:])
 	dir := filepath.Join(im.stage, "new-fit")
 	tree := filepath.Join(dir, "tree")
-	err = errors.Join(os.Mkdir(dir, 0o700), fitFolder(tree))
+	err = errors.Join(os.Mkdir(dir, 0o700), makeFitFolder(tree, fitFolder{Mode: 0o755}))
 	for _, f := range want.Folders {
-		err = errors.Join(err, fitFolder(filepath.Join(tree, f)))
-	}
-	for _, f := range want.Owned {
-		err = errors.Join(err, fitFolder(filepath.Join(tree, f)), os.Lchown(filepath.Join(tree, f), tenantID, tenantID))
+		err = errors.Join(err, makeFitFolder(tree, f))
 	}
 	for name, text := range want.Files {
 		name = filepath.Join(tree, path.Clean(name))
@@ -225,11 +251,9 @@ func (im *importer) makeFit(want *fitting) error {
 	return im.count()
 }
 
-func fitFolder(dir string) error {
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	return os.Chmod(dir, 0o755)
+func makeFitFolder(tree string, f fitFolder) error {
+	dir := filepath.Join(tree, f.Path)
+	return errors.Join(os.Mkdir(dir, 0o755), os.Lchown(dir, f.Owner, f.Owner), unix.Chmod(dir, f.Mode))
 }
 
 // count adds up what the layers have.

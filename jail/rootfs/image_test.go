@@ -88,7 +88,7 @@ func pack(t testing.TB, files map[string][]byte, first string) []byte {
 }
 
 func twoLayers(t testing.TB) (lower, upper []byte) {
-	lower = archiveOf(t, folder("bin"), file("bin/sh", "old"), file("etc/gone", "x"), file("etc/kept", "k"), file("lib/a", "a"), file("lib/b", "b"), file("var/x/f", "f"))
+	lower = archiveOf(t, folder("bin"), entry{tar.Header{Typeflag: tar.TypeDir, Name: "srv", Mode: 0o751}, ""}, file("bin/sh", "old"), file("etc/gone", "x"), file("etc/kept", "k"), file("lib/a", "a"), file("lib/b", "b"), file("var/x/f", "f"))
 	upper = archiveOf(t, file("bin/sh", "new"), file("etc/.wh.gone", ""), file("lib/c", "c"), file("lib/.wh..wh..opq", ""), file("var/.wh.x", ""), folder("var/x"), file("var/x/g", "g"),
 		file(".wh..wh.aufs", ""), file("etc/new", ""), file("etc/.wh.new", ""))
 	return lower, upper
@@ -141,6 +141,9 @@ func TestImportOfAnImage(t *testing.T) {
 	fit := s.path("layers", first.Fit, "tree")
 	if err := unix.Lstat(filepath.Join(fit, "srv/app"), &st); err != nil || st.Uid != tenantID {
 		t.Errorf("working folder: uid %d, %v", st.Uid, err)
+	}
+	if err := unix.Lstat(filepath.Join(fit, "srv"), &st); err != nil || st.Uid != 0 || st.Mode&0o7777 != 0o751 {
+		t.Errorf("what leads to it: uid %d, mode %o, %v", st.Uid, st.Mode, err)
 	}
 }
 

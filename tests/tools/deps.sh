@@ -49,6 +49,8 @@ for group in "$@"; do
         # file systems that snapshots and disk limits are tried on
         have 'test -x /usr/sbin/mkfs.ext4' e2fsprogs
         have 'test -x /usr/sbin/mkfs.xfs' xfsprogs
+        # the Debian that is imported as a template
+        command_is_there mmdebstrap mmdebstrap
         ;;
     browser)
         command_is_there chromium chromium

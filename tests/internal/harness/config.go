@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -61,14 +62,15 @@ func WallLimit() time.Duration { return time.Duration(min(factor(), 5)) * 3 * ti
 type Profile struct {
 	// Prefix is the tenants'.
 	Prefix string
-	// Text is the profile as YAML in flow style.
+	// Text is the profile as YAML in flow style; WORLD in it becomes the world's
+	// address.
 	Text string
 }
 
 func policyText(w *World, more []Profile) string {
 	var profiles, tenants string
 	for i, p := range more {
-		profiles += fmt.Sprintf("  more%d: %s\n", i, p.Text)
+		profiles += fmt.Sprintf("  more%d: %s\n", i, strings.ReplaceAll(p.Text, "WORLD", w.Addr.String()))
 		tenants += fmt.Sprintf("  %q: {profile: more%d}\n", p.Prefix+"*", i)
 	}
 	return fmt.Sprintf(`version: 1
