@@ -122,6 +122,7 @@ func TestFaults(t *testing.T) {
 		{"cache of http", inRule("cache: packages\nscheme: http"), 5, "profiles.p.egress[0].cache", "https"},
 		{"cache of a secret", inRule("cache: packages\ncredential: {name: t, as: bearer}"), 5, "profiles.p.egress[0].cache", "keeps nothing"},
 		{"websocket word", inRule("websocket: sometimes"), 6, "profiles.p.egress[0].websocket", "true or false"},
+		{"websocket credential", inRule("websocket: true\ncredential: {name: t, as: bearer}"), 5, "profiles.p.egress[0].websocket", "without a credential"},
 		{"limits key", inRule("limits: {rat: 1}"), 6, "profiles.p.egress[0].limits.rat", "possible: burst, bytes_in, bytes_out"},
 		{"limits rate", inRule("limits: {rate: 0}"), 6, "profiles.p.egress[0].limits.rate", "0.001 to"},
 		{"limits burst", inRule("limits: {burst: 5}"), 6, "profiles.p.egress[0].limits.burst", "write rate, too"},

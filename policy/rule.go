@@ -70,6 +70,9 @@ func (r *reader) ruleWhole(n *yaml.Node, field string, rule *Rule) {
 	if wild && (len(rule.Addresses) > 0 || len(rule.Resolve) > 0) {
 		r.fail(n, field+".host", "is a pattern; addresses and resolve are for one exact host")
 	}
+	if rule.WebSocket && rule.Credential != nil {
+		r.fail(n, field+".websocket", "has messages that nobody reads, so the credential could come back in them; write a rule without a credential for it")
+	}
 	for _, a := range rule.Resolve {
 		inside := slices.ContainsFunc(rule.Addresses, func(p netip.Prefix) bool { return p.Contains(a) })
 		switch {

@@ -42,7 +42,7 @@ func (c *session) forward(req *request) bool {
 	}
 	ctx, f, ok := c.flight(g, func(set *ruleset) bool {
 		again, _ := set.request(req.scheme, req.host, req.port, req.head.Method, req.path)
-		return again != nil && reflect.DeepEqual(again.Credential, g.Credential)
+		return again != nil && reflect.DeepEqual(again.Credential, g.Credential) && (again.WebSocket || !req.upgrade)
 	})
 	defer c.land(f)
 	if !ok {
@@ -100,8 +100,11 @@ func (c *session) decide(req *request) (*rule, *refusal) {
 	if g.Credential != nil && req.scheme != "https" {
 		return nil, denied("cleartext", req.scheme, req.host, req.port, method, req.path)
 	}
-	if up := req.head.Get("Upgrade"); up != "" && !strings.EqualFold(up, "h2c") {
-		return nil, denied("upgrade_denied", req.scheme, req.host, req.port, method, req.path)
+	if up := req.head.Get("Upgrade"); up != "" && !strings.EqualFold(up, "h2c") { // step 19
+		if !g.WebSocket || !wantsWebSocket(req.head) || c.link == nil {
+			return nil, denied("upgrade_denied", req.scheme, req.host, req.port, method, req.path)
+		}
+		req.upgrade = true
 	}
 	return g, nil
 }
@@ -124,7 +127,9 @@ func (c *session) exchange(ctx context.Context, f *flight, k *ticket, g *rule, k
 			return c.drain(req.head)
 		}
 	}
-	if req.head.Length == 0 && !req.head.Close {
+	if req.upgrade {
+		askWebSocket(out.Header)
+	} else if req.head.Length == 0 && !req.head.Close {
 		c.watch(func() { f.cancel(context.Canceled) })
 	}
 	resp, err := c.roundTrip(g, kept, req, out, rec) // step 17
@@ -155,7 +160,7 @@ func (c *session) exchange(ctx context.Context, f *flight, k *ticket, g *rule, k
 	why := a.pass(ctx)
 	done, sent := body.Done()
 	rec.cutBy(limitOf(ctx, k))
-	rec.finished(why, a.status, sent, a.n)
+	rec.finished(why, a.status, sent+a.sent, a.n)
 	return why == "" && a.keep && done
 }
 
@@ -197,6 +202,17 @@ func dropped(lower string) bool {
 		strings.HasPrefix(lower, "sandboxd-")
 }
 
+// overrides are fields by which some servers take another method or path than
+// the one that was decided on, and names that some of them read as another
+// field's: where a rule looks at either, none of them is sent on.
+func overrides(lower string) bool {
+	switch lower {
+	case "x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-original-uri", "x-rewrite-url":
+		return true
+	}
+	return strings.ContainsFunc(lower, func(r rune) bool { return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') })
+}
+
 // build makes a new request (step 15): nothing of the one that was read is
 // sent on as such. What is left out: fields about the connection, fields named
 // by Connection, fields that speak for somebody else.
@@ -209,9 +225,10 @@ func (c *session) build(ctx context.Context, g *rule, req *request, body io.Read
 			}
 		}
 	}
+	narrowed := len(g.Methods) > 0 || len(g.Paths) > 0 || g.Credential != nil
 	header := make(http.Header, len(req.head.Fields))
 	for _, f := range req.head.Fields {
-		if lower := strings.ToLower(f.Name); !dropped(lower) && !named[lower] {
+		if lower := strings.ToLower(f.Name); !dropped(lower) && !named[lower] && !(narrowed && overrides(lower)) {
 			key := http.CanonicalHeaderKey(f.Name)
 			header[key] = append(header[key], f.Value)
 		}

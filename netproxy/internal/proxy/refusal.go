@@ -77,9 +77,8 @@ func denied(why, scheme string, h names.Host, port uint16, method, path string) 
 	case "path_denied":
 		r.message = fmt.Sprintf("%s is granted, but not %s on the path %s", at, method, path)
 	case "upgrade_denied":
-		// No rule grants it, so none is offered.
-		r.message, r.rule = fmt.Sprintf("%s is granted, but not to change the protocol (Upgrade): every request must be readable", at), ""
-		r.hint = "use plain requests"
+		r.message, r.rule = fmt.Sprintf("%s is granted, but not to change the protocol (Upgrade)", at), ""
+		r.hint = "use plain requests; the operator can grant WebSockets with websocket: true in a rule for a host that no credential goes to"
 		return r
 	case "cleartext":
 		r.message, r.rule = fmt.Sprintf("%s is granted with a credential, which never crosses the network in clear text", at), ""

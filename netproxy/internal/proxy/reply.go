@@ -33,6 +33,7 @@ type reply struct {
 	chunked bool
 	status  int
 	n       int64 // body bytes passed on
+	sent    int64 // of a WebSocket
 }
 
 var (
@@ -43,6 +44,10 @@ var (
 // pass writes head and body; it returns the fixed word of what went wrong.
 func (a *reply) pass(ctx context.Context) string {
 	a.status = a.resp.StatusCode
+	if a.status == http.StatusSwitchingProtocols && a.req.upgrade {
+		a.keep = false
+		return a.webSocket(ctx)
+	}
 	if a.status < 200 { // 101 without our having asked for it
 		a.c.refuse(a.req.head, failed("upstream_failed", a.req.host))
 		a.keep = false

@@ -134,6 +134,8 @@ type request struct {
 	port   uint16
 	path   string
 	query  string // with its question mark, if there is one
+	// upgrade says that it asks for a WebSocket and may have one
+	upgrade bool
 }
 
 // one answers one request and reports whether another may follow.
