@@ -166,6 +166,7 @@ func (j *tenantJail) build(ctx context.Context, profile *policy.Profile) error {
 	}
 	if j.link != nil {
 		maps.Copy(spec.Env, j.link.Env)
+		maps.Copy(spec.Env, d.net.Placeholders(j.tenant, profile.Egress))
 	}
 	maps.Copy(spec.Env, profile.Jail.Env)
 	maps.Copy(spec.Env, j.request.Env)

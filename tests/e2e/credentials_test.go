@@ -43,7 +43,7 @@ func credentials(t *testing.T) *vault {
 	for _, s := range []*string{&v.store, &v.aws, &v.client, &v.command, &v.access} {
 		*s = "S3c/" + rand.Text() + "+x"
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "sandboxd-token-")
+	dir, err := os.MkdirTemp("/opt", "sandboxd-token-") // neither /tmp nor /var/tmp, of which the unit has its own
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,23 +324,27 @@ func TestNoWayToASecret(t *testing.T) {
 	warmUp(t, who)
 	var script strings.Builder
 	n := 0
-	ask := func(options, target string) {
-		n++
-		fmt.Fprintf(&script, "echo '== %d'; curl -sS -i --raw --max-time 25 %s 'https://%s%s' 2>&1\n", n, options, harness.CredHost, target)
+	ask := func(options string, targets ...string) {
+		n += len(targets)
+		fmt.Fprintf(&script, "curl -sS -i --raw --max-time 60 -w '\\n== %%{url}\\n' %s", options)
+		for _, target := range targets {
+			fmt.Fprintf(&script, " 'https://%s%s'", harness.CredHost, target)
+		}
+		script.WriteString(" 2>&1\n")
 	}
-	hows := []string{"echo", "gzip", "deflate", "twice", "br", "part", "redirect", "header", "chunks", "error", "trailer", "forms"}
+	var targets []string
 	for _, kind := range kinds {
-		for _, how := range hows {
+		for _, how := range []string{"echo", "gzip", "deflate", "twice", "br", "part", "redirect", "header", "chunks", "error", "trailer", "forms"} {
 			if kind == "bearer" || kind == "open" || how == "forms" || how == "header" {
-				ask("", "/"+kind+"/x?how="+how)
+				targets = append(targets, "/"+kind+"/x?how="+how)
 			}
 		}
 	}
+	ask("", targets...)
 	for _, options := range []string{"-r 0-9", "-I", "-X TRACE", "-X OPTIONS", "-L", "-H 'Accept-Encoding: br, zstd'", "-H 'Range: bytes=5-'", "-H 'TE: trailers'",
 		"-H 'Connection: Authorization'", "-H 'Connection: Upgrade' -H 'Upgrade: websocket' -H 'Sec-WebSocket-Version: 13' -H 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=='",
 		"-H 'If-Range: x' -H 'Range: bytes=0-1'", "-d a=b", "-H 'X-HTTP-Method-Override: TRACE'"} {
-		ask(options, "/bearer/x?how=echo")
-		ask(options, "/bearer/x?how=header")
+		ask(options, "/bearer/x?how=echo", "/bearer/x?how=header")
 	}
 	out := sh(t, who, script.String())
 	if strings.Count(out, "HTTP/1.1 ") < n || strings.Count(out, "****") < 20 {
@@ -348,7 +352,7 @@ func TestNoWayToASecret(t *testing.T) {
 	}
 	if form := v.given(out); form != "" {
 		at := strings.Index(strings.ToLower(out), strings.ToLower(form))
-		from := strings.LastIndex(out[:max(at, 0)], "== ")
+		from := at - 1500
 		t.Errorf("%q came in:\n%s", form, out[max(from, 0):min(len(out), at+300)])
 	}
 	if v.given(strings.Join(v.all(), " ")) == "" {
