@@ -185,7 +185,7 @@ func (g *greedy) judge(t *testing.T, limits *Limits, run func(*stretch) *Result)
 		most = 100 * time.Millisecond
 	}
 	var over, longest time.Duration
-	for range 3 {
+	for range 5 {
 		s := &stretch{}
 		res := run(s)
 		s.look(res.Usage.CPU)

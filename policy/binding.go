@@ -46,6 +46,9 @@ type Method struct {
 	// be. nil means any JSON.
 	Args   *schema.Schema `json:"-"`
 	Result *schema.Schema `json:"-"`
+	// ArgsSchema and ResultSchema are those as JSON, for who writes the calls.
+	ArgsSchema   json.RawMessage `json:"args,omitempty"`
+	ResultSchema json.RawMessage `json:"result,omitempty"`
 }
 
 // A Service is a process that answers calls on a Unix socket of its own.
@@ -168,6 +171,12 @@ func (r *reader) methods(n *yaml.Node, field string, b *Binding) {
 				"args":        r.schema(&m.Args),
 				"result":      r.schema(&m.Result),
 			})
+		}
+		if m.Args != nil {
+			m.ArgsSchema = m.Args.JSON()
+		}
+		if m.Result != nil {
+			m.ResultSchema = m.Result.JSON()
 		}
 		b.Methods = append(b.Methods, k.Value)
 		b.Schemas[k.Value] = m

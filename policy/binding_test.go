@@ -55,6 +55,9 @@ func TestBindings(t *testing.T) {
 	if s := search.Service; s == nil || s.Socket != "/run/search.sock" || s.UID == nil || *s.UID != 990 || s.Concurrency != 8 || search.Timeout.Std() != 2*time.Second {
 		t.Errorf("service read as %+v of %+v", search.Service, search)
 	}
+	if text, err := json.Marshal(search); err != nil || !strings.Contains(string(text), `"description":"Finds documents."`) || !strings.Contains(string(text), `"args":{`) {
+		t.Errorf("who writes calls does not see what they are: %s, %v", text, err)
+	}
 	if find := search.Schemas["find"]; !slices.Equal(search.Methods, []string{"find", "ping"}) || find.Description != "Finds documents." || find.Args.Array() || !find.Result.Array() {
 		t.Errorf("methods read as %+v", search)
 	}

@@ -245,15 +245,23 @@ func TestStretches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			w := &testWorld{limit: 3000, timed: true}
-			status, err := do(t, compile(t, wasm), w, Job{Memory: 600 << 20})
-			if !outOfTicks(status, err) && !overMemory(status, err) {
-				t.Errorf("status %d, %v", status, err)
+			m := compile(t, wasm)
+			// A busy machine counts something of others to a thread now and then;
+			// what is the code's takes as long each time.
+			var longest []time.Duration
+			for range 5 {
+				w := &testWorld{limit: 3000, timed: true}
+				status, err := do(t, m, w, Job{Memory: 600 << 20})
+				if !outOfTicks(status, err) && !overMemory(status, err) || w.ticks < 2 {
+					t.Fatalf("status %d, %v, %d ticks", status, err, w.ticks)
+				}
+				longest = append(longest, w.longest)
+				if w.longest <= 5*time.Millisecond {
+					t.Logf("%v of work in one go", w.longest)
+					return
+				}
 			}
-			if w.longest > 5*time.Millisecond || w.ticks < 2 {
-				t.Errorf("%v of work in one go, %d ticks", w.longest, w.ticks)
-			}
-			t.Logf("%v of work in one go", w.longest)
+			t.Errorf("work in one go: %v", longest)
 		})
 	}
 }
