@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sandboxd/daemon/api"
@@ -29,6 +30,7 @@ type tenantJail struct {
 	template  string
 	request   api.JailRequest // as it was made; its limits with mu and updates held
 	limits    policy.Limits   // guarded by mu once it is made
+	held      atomic.Pointer[policy.Limits]
 	ephemeral bool
 	writable  bool // its root
 	created   time.Time
@@ -39,7 +41,8 @@ type tenantJail struct {
 	life      *time.Timer
 	gone      chan struct{} // closed when nothing is left of it
 
-	// state is held while it is frozen or thawed. Order: state, then mu.
+	// state is held while it is frozen or thawed. Order: state, then mu, then that of
+	// an execution.
 	state sync.Mutex
 
 	updates sync.Mutex // one change of limits at a time
@@ -76,6 +79,7 @@ func (d *Daemon) createJail(ctx context.Context, tenant string, caller policy.Ca
 	if req.Template != "" {
 		j.template = req.Template
 	}
+	j.held.Store(&limits)
 	j.writable = profile.Jail.Root == policy.RootWritable && j.template != "host"
 	j.deadline, j.used = j.created.Add(limits.Lifetime.Std()), j.created
 	if _, err := d.record(ctx, audit.Record{Kind: audit.KindJail, Tenant: tenant, Caller: caller, Fields: map[string]any{

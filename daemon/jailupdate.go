@@ -13,12 +13,9 @@ import (
 	"sandboxd/policy"
 )
 
-// bounds are the limits that hold now.
-func (j *tenantJail) bounds() policy.Limits {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.limits
-}
+// bounds are the limits that hold now, without mu: commands ask with their own
+// lock held, which comes after it.
+func (j *tenantJail) bounds() policy.Limits { return *j.held.Load() }
 
 // ends is when the jail ends at the latest.
 func (j *tenantJail) ends() time.Time {
@@ -130,6 +127,7 @@ func (j *tenantJail) update(ctx context.Context, req *api.JailRequest, caller po
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.limits, j.deadline = limits, deadline
+	j.held.Store(&limits)
 	j.request.Limits, j.request.IdleTimeout, j.request.MaxLifetime = &limits, limits.Idle, limits.Lifetime
 	if !j.ending && limits.Lifetime != old.Lifetime {
 		j.life.Reset(time.Until(deadline))
