@@ -48,6 +48,17 @@ func crashingDaemon() int {
 		}
 		fmt.Println(j.pid)
 	}
+	// And one that is nobody's yet.
+	if err := m.KeepSpares(1, nil); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	m.pool.mu.Lock()
+	for len(m.pool.ready) < 1 {
+		m.pool.cond.Wait()
+	}
+	fmt.Println(m.pool.ready[0].place.pid)
+	m.pool.mu.Unlock()
 	fmt.Println("ready")
 	select {}
 }
@@ -97,9 +108,9 @@ func TestCrashOfTheDaemon(t *testing.T) {
 		defer unix.Close(fd)
 		pidfds = append(pidfds, fd)
 	}
-	if len(pidfds) != 2 {
+	if len(pidfds) != 3 {
 		daemon.Process.Kill()
-		t.Fatalf("%d jails", len(pidfds))
+		t.Fatalf("%d jails, the spare one too", len(pidfds))
 	}
 	// While it lives nobody else takes its folders.
 	if _, err := New(t.Context(), cfg); err == nil {
@@ -137,6 +148,9 @@ func TestCrashOfTheDaemon(t *testing.T) {
 	}
 	if e, ok := m.LastEnd("kept"); !ok || e.Cause != CauseCrash {
 		t.Errorf("its end is %+v, %v", e, ok)
+	}
+	if left, err := filepath.Glob(filepath.Join(string(m.jails), sparePrefix+"*")); err != nil || len(left) > 0 {
+		t.Errorf("of the spare there is left %v, %v", left, err)
 	}
 	j := testJail(t, m, "kept")
 	if o := sh(t, j, "cat /workspace/f"); o.stdout != "mine\n" {

@@ -171,13 +171,24 @@ func (a *app) printStatus(s *api.Status) error {
 		[2]string{"running for", age(s.Started)}, [2]string{"process", process}, [2]string{"policy", s.Policy},
 		[2]string{"sockets", strings.Join(s.Sockets, ", ")}, [2]string{"preview", s.Preview}, [2]string{"limits", s.Limits},
 		[2]string{"isolates", isolates}, [2]string{"being prepared", preparing}, [2]string{"egress proxy", egressWords(s.Egress)}, [2]string{"package cache", packageWords(s.Egress)},
-		[2]string{"jails", strconv.Itoa(s.Jails)},
+		[2]string{"jails", strconv.Itoa(s.Jails)}, [2]string{"jails kept ready", spareWords(s.Spares)},
 		[2]string{"runs", fmt.Sprintf("%d running, %d in all; %d commands in jails", s.Runs.Running, s.Runs.Total, s.Runs.Execs)},
 		[2]string{"audit", audit})
 	for _, w := range s.Warnings {
 		fmt.Fprintln(a.out, "warning: "+oneLine(w))
 	}
 	return nil
+}
+
+func spareWords(s *api.JailSpares) string {
+	if s == nil {
+		return "" // for administrators
+	}
+	text := fmt.Sprintf("%d of %d, %d taken, %d missed", s.Ready, s.Size, s.Taken, s.Missed)
+	if s.Ready < s.Size && s.LastError != "" {
+		text += "; the last could not be made: " + s.LastError
+	}
+	return text
 }
 
 func egressWords(e *api.Egress) string {

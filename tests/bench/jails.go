@@ -19,8 +19,8 @@ import (
 // other sandboxes. Jails are asked for at the daemon's socket, with all that a
 // tenant's has: user namespace, veth, rule of the proxy, cgroup, record.
 
-// jails measures them, beside what else makes sandboxes.
-func (r *report) jails(ctx context.Context, dir string, rounds int) (err error) {
+// jails measures them.
+func (r *report) jails(ctx context.Context, _ string, rounds int) (err error) {
 	bin, remove, err := staticTrue(ctx)
 	if err != nil {
 		return err
@@ -29,11 +29,6 @@ func (r *report) jails(ctx context.Context, dir string, rounds int) (err error) 
 	// A jail costs some hundred times as much as an isolate's call, and its end
 	// goes on in the kernel for a while.
 	rounds = max(rounds/2, 10)
-	rows, err := peerRows(ctx, dir, bin, max(rounds/3, 10))
-	if err != nil {
-		return fmt.Errorf("peers: %w", err)
-	}
-	r.Rows = append(r.Rows, rows...)
 	for _, from := range []struct {
 		what string
 		args []string

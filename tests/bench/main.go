@@ -17,7 +17,7 @@ import (
 func main() {
 	bin := flag.String("bin", "", "folder with sandboxd and sandboxctl; by default the module's build/")
 	rounds := flag.Int("n", 300, "rounds of each row")
-	only := flag.String("only", "", "measure one part alone: isolates, jails or egress")
+	only := flag.String("only", "", "measure one part alone: isolates, peers, jails or egress")
 	asJSON := flag.Bool("json", false, "print JSON")
 	flag.Parse()
 	if *bin != "" {
@@ -66,7 +66,7 @@ func run(ctx context.Context, rounds int, only string) (_ *report, err error) {
 	parts := []struct {
 		name    string
 		measure func(r *report, ctx context.Context, dir string, rounds int) error
-	}{{"isolates", (*report).isolates}, {"jails", (*report).jails}, {"egress", (*report).egress}}
+	}{{"isolates", (*report).isolates}, {"peers", (*report).peers}, {"jails", (*report).jails}, {"egress", (*report).egress}}
 	known := only == ""
 	dir, err := os.MkdirTemp("", "sandboxd-bench-")
 	if err != nil {

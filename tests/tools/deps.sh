@@ -55,6 +55,11 @@ for group in "$@"; do
     browser)
         command_is_there chromium chromium
         ;;
+    bench)
+        command_is_there bwrap bubblewrap
+        command_is_there crun crun
+        command_is_there runc runc
+        ;;
     vm)
         command_is_there qemu-system-x86_64 qemu-system-x86
         have 'test -x /usr/lib/qemu/virtiofsd' qemu-system-common
