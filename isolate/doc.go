@@ -16,6 +16,10 @@
 // to the workers (interpreters.go); without a cache that comes later than the
 // rest (latepython.go). What both interpreters share is in isolate/wasmvm.
 //
+// In a worker the thread that a message wakes does the run, and waits for the next
+// one (receive.go): for a moment awake, as the pool does for the answer
+// (process.go), where nothing else runs and that was worth it lately.
+//
 // A tenant's own Wasm module (wasmrun.go, modules.go) runs in a worker process of
 // that tenant's, and so does all code of one whose isolation is strict (own.go,
 // tenants.go): started when it is wanted, kept while it is used, bounded in

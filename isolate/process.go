@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -191,7 +190,7 @@ const awaits = 250 * time.Microsecond
 // processor: the run is the pool's only one, and lately that was worth it.
 // Else, receive sleeps until there is one.
 func (w *process) await() {
-	if runtime.NumCPU() > 1 && w.pool.places.count() == 1 && w.patience.any() {
+	if w.pool.only() && w.patience.any() {
 		w.patience.learn(w.conn.Await(awaits))
 	}
 }

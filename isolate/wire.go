@@ -171,6 +171,8 @@ type jobMessage struct {
 	Request *Request
 	Units   map[string]*compiled `json:",omitempty"`
 	Wasm    *wasmJob             `json:",omitempty"`
+	// Linger: nothing else runs, and the next one may come soon.
+	Linger bool `json:",omitempty"`
 	// Spent is the wall time that is over already.
 	Spent time.Duration
 	// Function stands for the code, which is sent when the worker asks for it.

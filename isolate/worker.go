@@ -95,6 +95,9 @@ type workerSide struct {
 	// it; see receive.go.
 	alone bool
 	ended chan error // one place: why nothing is received any more
+	// linger and patience are of who receives; see await.
+	linger   bool
+	patience patience
 
 	mu        sync.Mutex
 	runs      map[uint64]*workerRun

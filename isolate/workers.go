@@ -379,6 +379,7 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 			return early, err
 		}
 	}
+	job.Linger = p.only()
 	res, err := w.run(ctx, p.lastRun.Add(1), job, host, nil)
 	w.settled(req.Function)
 	if err != nil || res.Status == StatusKilled {
@@ -386,6 +387,10 @@ func (p *workerPool) Run(ctx context.Context, req *Request, host Host) (*Result,
 	}
 	return res, err
 }
+
+// only tells whether a run is the pool's only one, and there is a processor that
+// nobody has need of: the others' are the daemon's and its client's.
+func (p *workerPool) only() bool { return runtime.NumCPU() > 1 && p.places.count() == 1 }
 
 // compile makes a job of a request. early is the result of a run that ends
 // with it.
