@@ -110,6 +110,17 @@ func (d *Daemon) diskCheck() api.Check {
 	return c
 }
 
+// templateCheck tries out whether jails can have imported root file systems.
+func (d *Daemon) templateCheck() api.Check {
+	c := api.Check{Name: "templates", Status: string(kernel.OK), Found: "layers can be mounted with each jail's ids", Needed: "idmapped mounts of the state's file system"}
+	if err := d.jails.ProbeTemplates(); err != nil {
+		c.Status, c.Found = string(kernel.Warn), "layers cannot be mounted with a jail's ids: "+err.Error()
+		c.Consequence = "only jails of the host's own system can be made"
+		c.Remedy = "put the state on a file system with idmapped mounts: ext4, xfs or btrfs"
+	}
+	return c
+}
+
 func (d *Daemon) handleDoctor(q *request) error {
 	doc := api.Doctor{OK: true, Checks: []api.Check{}}
 	for _, c := range d.kernelChecks(q.ctx()) {
@@ -137,7 +148,7 @@ func (d *Daemon) handleDoctor(q *request) error {
 		doc.Checks = append(doc.Checks, c)
 	}
 	if d.jails != nil {
-		doc.Checks = append(doc.Checks, d.diskCheck())
+		doc.Checks = append(doc.Checks, d.diskCheck(), d.templateCheck())
 	}
 	return q.reply(http.StatusOK, doc)
 }

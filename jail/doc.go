@@ -1,9 +1,10 @@
 // Package jail gives one tenant its own Linux: namespaces, an overlay root over
-// the host's /usr, a cgroup, Landlock, seccomp and no capabilities; and runs
-// commands in it.
+// the host's /usr or a template's layers, a cgroup, Landlock, seccomp and no
+// capabilities; and runs commands in it.
 //
-// Who calls it: the daemon. It may import jail/sys, jail/wire, internal/cgroup,
-// internal/ipc and internal/seccomp; it never imports the daemon or policy.
+// Who calls it: the daemon. It may import jail/sys, jail/rootfs, jail/wire,
+// internal/cgroup, internal/ipc and internal/seccomp; it never imports the daemon
+// or policy.
 //
 // A Manager spawns cmd/sandbox-init as PID 1 of each jail from a sealed memfd
 // and talks to it over a socket pair. The daemon enters no jail: it asks

@@ -198,3 +198,59 @@ func (j *Jail) workingDir() string {
 	}
 	return workspacePath
 }
+
+// ProbeTemplates tries out what jails of templates need of the kernel and of the
+// store's file system: a mount of a folder with the ids of a user namespace.
+func (m *Manager) ProbeTemplates() error {
+	dir, err := os.Open(m.templates.Dir())
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	ns, err := m.mappedNamespace()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	tree, err := sys.MappedTree(int(dir.Fd()), attrRO, int(ns.Fd()))
+	if err != nil {
+		return err
+	}
+	return unix.Close(tree)
+}
+
+// mappedNamespace makes a user namespace with ids that are nobody's.
+func (m *Manager) mappedNamespace() (*os.File, error) {
+	gate, childGate, err := gatePair()
+	if err != nil {
+		return nil, err
+	}
+	defer gate.Close()
+	p := &sys.Program{}
+	p.Descriptors(int(childGate.Fd()))
+	p.CallMin("gate", 1, unix.SYS_READ, 0, p.Bytes(make([]byte, 1)), 1)
+	var child *sys.Child
+	m.spawn.do(func() { child, err = p.Start(unix.CLONE_NEWUSER, -1) })
+	childGate.Close()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		gate.Close() // its end
+		unix.Wait4(child.Pid, nil, unix.WALL, nil)
+		child.Finish()
+		unix.Close(child.PidFD)
+	}()
+	pid := strconv.Itoa(child.Pid)
+	if err := m.writeProc(pid+"/uid_map", fmt.Sprintf("0 %d 1\n", m.cfg.UIDBase-1)); err != nil {
+		return nil, err
+	}
+	if err := m.writeProc(pid+"/gid_map", fmt.Sprintf("0 %d 1\n", m.cfg.UIDBase-1)); err != nil {
+		return nil, err
+	}
+	ns, err := unix.Openat(m.proc, pid+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(ns), "user namespace"), nil
+}

@@ -254,6 +254,12 @@ func TestHostileWritableRoot(t *testing.T) {
 	}
 }
 
+func TestProbeTemplates(t *testing.T) {
+	if err := testManager(t).ProbeTemplates(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTemplateMustBeThere(t *testing.T) {
 	m := testManager(t)
 	for _, spec := range []Spec{{Template: "missing"}, {Template: "../x"}, {Template: "host", WritableRoot: true}, {WritableRoot: true}} {

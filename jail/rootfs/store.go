@@ -104,6 +104,9 @@ func Open(dir string, limits Limits) (*Store, error) {
 	return s, s.collect()
 }
 
+// Dir is the store's folder.
+func (s *Store) Dir() string { return s.dir }
+
 func (s *Store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
