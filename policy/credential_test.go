@@ -121,7 +121,6 @@ func TestCredentialFaults(t *testing.T) {
 		{"aws service", rule("{name: t, as: aws-sigv4, region: a}"), 6, "profiles.p.egress[0].credential", "needs service"},
 		{"aws payload", rule("{name: t, as: aws-sigv4, region: a, service: s3, payload: maybe}"), 6, "profiles.p.egress[0].credential.payload", "possible: signed, unsigned"},
 		{"bearer region", rule("{name: t, as: bearer, region: a}"), 6, "profiles.p.egress[0].credential", "has no region"},
-		{"websocket", inRule("websocket: true\ncredential: {name: t, as: bearer}"), 5, "profiles.p.egress[0].websocket", "one or the other"},
 		{"placeholder name", rule("{name: t, as: bearer, placeholder: A-B}"), 6, "profiles.p.egress[0].credential.placeholder", "not a variable's name"},
 		{"prefix alone", rule("{name: t, as: bearer, placeholder_prefix: sk-}"), 6, "profiles.p.egress[0].credential", "no placeholder"},
 		{"placeholder twice", two + "    - {host: b.example.com, credential: {name: b, as: bearer, placeholder: T}}\n", 6, "profiles.p.egress[1].credential.placeholder", "give each its own"},

@@ -55,9 +55,6 @@ func (r *reader) ruleWhole(n *yaml.Node, field string, rule *Rule) {
 		if rule.Scheme == "http" {
 			r.fail(n, field+".credential", "would cross the network in clear text; only scheme: https may have one")
 		}
-		if rule.WebSocket {
-			r.fail(n, field+".websocket", "carries messages unread, in which a credential could come back; a rule has one or the other")
-		}
 		if wild {
 			r.fail(n, field+".credential", "would go to every host under %s; write a rule with the exact host", rule.Host)
 		}
