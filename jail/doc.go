@@ -11,6 +11,10 @@
 // sandbox-init to start commands and passes the descriptors. What sandbox-init
 // and everything behind it says is hostile input: a wrong answer ends the jail.
 //
+// A few of a jail's system calls wait for the daemon's word: those that are
+// refused and belong into a receipt, and listen, which goes on (notices.go). All
+// others are settled by the filters alone.
+//
 // It must never run a tenant's program before the self-check of sandbox-init
 // was compared with what was asked for, never resolve a tenant's path other
 // than beneath the jail's root, and never kill by a pid number.

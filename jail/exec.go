@@ -274,6 +274,10 @@ func (p *Process) message() *wire.Exec {
 	p.spec.Env = maps.Clone(p.spec.Env)
 	limits := p.j.Limits()
 	files, pids := limits.rlimits()
+	if slices.Contains(p.j.m.host.controllers, "pids") {
+		// Its group's limit is to be met first: that one tells whom it refused.
+		pids += initThreads
+	}
 	m := &wire.Exec{
 		ID: p.num, Argv: p.spec.Argv, Env: env, Cwd: cwd, Paths: searchPaths(p.spec.Argv[0], byName["PATH"]),
 		Terminal: p.spec.Terminal != nil, OpenFiles: files, Pids: pids, UID: p.who.uid, GID: p.who.gid,

@@ -99,6 +99,24 @@ func TestMemoryLimitEndsTheJail(t *testing.T) {
 	want(t, "DELETE", jailPath(who), nil, nil)
 }
 
+// TestPidsLimitIsInTheReceipt of the command that met it, and of no other.
+func TestPidsLimitIsInTheReceipt(t *testing.T) {
+	neighbour(t)
+	const who = harness.AgentPrefix + "forks"
+	p := exec(t, who, api.ExecRequest{Command: fmt.Sprintf("i=0; while [ $i -lt %d ]; do sleep 60 & i=$((i+1)); done", 2*harness.JailPids)})
+	found := false
+	for _, d := range p.Denials {
+		found = found || d.Kind == "limit" && d.What == "pids" && d.Rule == strconv.Itoa(harness.JailPids) && d.Count > 0
+	}
+	if !found {
+		t.Errorf("%+v", p)
+	}
+	want(t, "DELETE", jailPath(who), nil, nil)
+	if p := exec(t, who, api.ExecRequest{Argv: []string{"true"}}); len(p.Denials) != 0 {
+		t.Errorf("of nothing: %+v", p.Denials)
+	}
+}
+
 // TestPidsLimitStopsAForkBomb while others can start processes.
 func TestPidsLimitStopsAForkBomb(t *testing.T) {
 	neighbour(t)
@@ -117,8 +135,8 @@ func TestPidsLimitStopsAForkBomb(t *testing.T) {
 		}
 		return 0
 	}
-	// The tenant's own limit (RLIMIT_NPROC, counted for its user namespace) is met
-	// first; the group's, somewhat higher, bounds sandbox-init as well.
+	// The group's limit is somewhat higher than the tenant's: it bounds sandbox-init
+	// as well.
 	eventually(t, "the limit is met", func() bool { return read("pids.peak") >= harness.JailPids })
 	if n := read("pids.peak"); n > harness.JailPids+initThreads {
 		t.Errorf("%d processes at the peak, above the limit of %d", n, harness.JailPids)
