@@ -117,9 +117,9 @@ func TestCrashLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	was := w.p.cfg.Exe
-	w.p.gate.Lock() // the supervisor reads it when a process is to be started
+	w.p.mu.Lock() // the supervisor reads it when a process is to be started
 	w.p.cfg.Exe = exe
-	w.p.gate.Unlock()
+	w.p.mu.Unlock()
 	began := time.Now()
 	if err := unix.Kill(w.p.State().Pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -132,9 +132,9 @@ func TestCrashLoop(t *testing.T) {
 	if _, err := w.p.Attach(short(t), "bob"); !errors.Is(err, ErrClosed) {
 		t.Errorf("attach meanwhile: %v", err)
 	}
-	w.p.gate.Lock()
+	w.p.mu.Lock()
 	w.p.cfg.Exe = was
-	w.p.gate.Unlock()
+	w.p.mu.Unlock()
 	s := w.await(func(s State) bool { return s.Running })
 	if s.Restarts != 1 {
 		t.Errorf("state %+v", s)

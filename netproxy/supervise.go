@@ -41,7 +41,10 @@ func (p *Proxy) State() State {
 
 // boot starts a process, gives it all that p holds and lets it serve.
 func (p *Proxy) boot(ctx context.Context) error {
-	c, err := startChild(p.cfg, p.handle)
+	p.mu.Lock()
+	cfg := p.cfg
+	p.mu.Unlock()
+	c, err := startChild(cfg, p.handle)
 	if err != nil {
 		return err
 	}
