@@ -116,9 +116,13 @@ func (g group) oomKills() int64 {
 	return max(g.key("memory.events", "oom_kill"), 0)
 }
 
-// pidsRefused counts forks of g's processes that a limit of processes refused.
-func (g group) pidsRefused() int64 {
-	return max(g.key("pids.events", "max"), 0)
+// pidsRefused counts forks that the jail's limit of processes has refused so
+// far. The kernel counts them where the limit is, not where the fork was.
+func (j *Jail) pidsRefused() int64 {
+	if !slices.Contains(j.m.host.controllers, "pids") {
+		return 0
+	}
+	return max(j.cgroup.key("pids.events", "max"), 0)
 }
 
 // await waits until a key of cgroup.events has a value.

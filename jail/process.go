@@ -51,6 +51,8 @@ type Process struct {
 	ending    bool // somebody makes the exit event
 	timer     *time.Timer
 	refused   []RefusedCall
+
+	pidsBefore int64 // forks that were refused to the jail before it started
 }
 
 func newProcess(j *Jail, num uint64, spec ExecSpec) *Process {
@@ -97,6 +99,7 @@ func (p *Process) settle(err error) error {
 
 // begin follows a successful start.
 func (p *Process) begin() {
+	p.pidsBefore = p.j.pidsRefused()
 	p.hist.append(EventStarted, nil, nil)
 	for i, kind := range []string{1: EventStdout, 2: EventStderr} {
 		if i > 0 && p.pipes[i] != nil {
@@ -173,7 +176,7 @@ func (p *Process) finish(exit *Exit) {
 	}
 	exit.Usage = p.group.usage()
 	exit.OOMKilled = exit.OOMKilled || p.group.oomKills() > 0
-	exit.PidsRefused = p.group.pidsRefused()
+	exit.PidsRefused = p.j.pidsRefused() - p.pidsBefore
 	p.mu.Lock()
 	exit.Wall, exit.Truncated = time.Since(p.begun), p.truncated
 	exit.Refused = slices.Clone(p.refused)

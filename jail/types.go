@@ -183,8 +183,8 @@ type Exit struct {
 	// Refused are the system calls that were refused to the command's processes,
 	// of those worth knowing: mounts, namespaces, tracing, the kernel's settings.
 	Refused []RefusedCall
-	// PidsRefused counts forks that the jail's limit of processes refused, where
-	// the host has that controller.
+	// PidsRefused counts forks that the jail's limit of processes refused, to
+	// whichever command, while this one ran; where the host has that controller.
 	PidsRefused int64
 }
 
