@@ -48,7 +48,7 @@ func (e *execution) exitDenials(exit *jail.Exit) []api.Denial {
 		limit("output", strconv.FormatInt(e.output, 10), "run", 0)
 	}
 	if exit.PidsRefused > 0 {
-		limit("pids", strconv.Itoa(e.j.bounds().Pids), "run", exit.PidsRefused)
+		limit("pids", strconv.Itoa(e.j.bounds().Pids), "jail", exit.PidsRefused)
 	}
 	if exit.Code != 0 {
 		if full := e.j.jail.DiskFull(); full != "" {

@@ -99,7 +99,7 @@ func TestMemoryLimitEndsTheJail(t *testing.T) {
 	want(t, "DELETE", jailPath(who), nil, nil)
 }
 
-// TestPidsLimitIsInTheReceipt of the command that met it, and of no other.
+// TestPidsLimitIsInTheReceipt of the command that met it, and of no later one.
 func TestPidsLimitIsInTheReceipt(t *testing.T) {
 	neighbour(t)
 	const who = harness.AgentPrefix + "forks"
