@@ -129,7 +129,6 @@ func TestCheckExec(t *testing.T) {
 		{"both", api.ExecRequest{Argv: []string{"a"}, Command: "b"}, "command"},
 		{"empty program", api.ExecRequest{Argv: []string{""}}, "argv[0]"},
 		{"terminal", api.ExecRequest{Argv: []string{"a"}, TTY: &api.TTY{Cols: 1, Rows: 1}}, ""},
-		{"user", api.ExecRequest{Argv: []string{"a"}, User: "root"}, "user"},
 		{"id", api.ExecRequest{Argv: []string{"a"}, ExecID: "../x"}, "exec_id"},
 		{"env", api.ExecRequest{Argv: []string{"a"}, Env: map[string]string{"": ""}}, `env[""]`},
 	} {
