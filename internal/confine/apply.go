@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 	"kernel.org/pub/linux/libs/security/libcap/psx"
@@ -37,12 +39,18 @@ func apply(p Profile) (Report, error) {
 	if err := threads.check(unprivileged); err != nil {
 		return Report{}, err
 	}
+	calm, err := boundSpin(spinBound)
+	if err != nil {
+		return Report{}, err
+	}
 	report := Report{UID: unix.Getuid(), GID: unix.Getgid(), LandlockABI: abi}
 	report.Dumpable, err = quiet()
 	if err != nil {
 		return Report{}, err
 	}
-	if err := restrict(p, abi); err != nil {
+	err = restrict(p, abi)
+	calm()
+	if err != nil {
 		return Report{}, fmt.Errorf("confine: profile %s: landlock: %w", p.Name, err)
 	}
 	if err := provePaths(); err != nil {
@@ -82,6 +90,33 @@ func quiet() (dumpable bool, err error) {
 		return false, fmt.Errorf("confine: no_new_privs: %w", errno)
 	}
 	return false, nil
+}
+
+// spinBound is how much processor time it may take to bring all threads under
+// Landlock; it takes milliseconds.
+const spinBound = 10 * time.Second
+
+// boundSpin bounds the process's time on processors until calm is called: psx
+// waits for all threads without sleeping, and one that cannot take its signal
+// would have it wait for ever, at a whole processor's cost. The process is then
+// killed, which its parent sees. (SIGXCPU would not do: the runtime ignores it.)
+func boundSpin(most time.Duration) (calm func(), err error) {
+	event := struct {
+		value          uint64
+		signal, notify int32 // 0: SIGEV_SIGNAL
+		_              [48]byte
+	}{signal: int32(unix.SIGKILL)}
+	var id int32
+	if _, _, errno := unix.Syscall(unix.SYS_TIMER_CREATE, unix.CLOCK_PROCESS_CPUTIME_ID, uintptr(unsafe.Pointer(&event)), uintptr(unsafe.Pointer(&id))); errno != 0 {
+		return nil, fmt.Errorf("confine: a timer: %w", errno)
+	}
+	stop := func() { _, _, _ = unix.RawSyscall(unix.SYS_TIMER_DELETE, uintptr(id), 0, 0) }
+	end := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(most))}
+	if _, _, errno := unix.Syscall6(unix.SYS_TIMER_SETTIME, uintptr(id), 0, uintptr(unsafe.Pointer(&end)), 0, 0, 0); errno != 0 {
+		stop()
+		return nil, fmt.Errorf("confine: a timer: %w", errno)
+	}
+	return stop, nil
 }
 
 // ownProc holds that /proc is of this process's PID namespace. psx finds the

@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -244,11 +246,41 @@ func TestUnprivileged(t *testing.T) {
 }
 
 func init() {
+	roles["spin"] = func(input) (any, error) {
+		calm, err := boundSpin(10 * time.Millisecond)
+		if err != nil {
+			return nil, err
+		}
+		calm()
+		for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); {
+		}
+		fmt.Fprintln(os.Stderr, "calm")
+		if _, err := boundSpin(10 * time.Millisecond); err != nil {
+			return nil, err
+		}
+		for {
+		}
+	}
 	roles["ownproc"] = func(input) (any, error) {
 		if err := ownProc(); err != nil {
 			return err.Error(), nil
 		}
 		return "", nil
+	}
+}
+
+// To wait for threads that do not answer ends; what comes after may work on.
+func TestSpinEnds(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := withOutput(child(ctx, "spin", input{}))
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || ctx.Err() != nil || fmt.Sprint(cmd.Stderr) != "calm\n" {
+		t.Fatalf("%v: %s", err, cmd.Stderr)
+	}
+	if s, ok := exit.Sys().(syscall.WaitStatus); !ok || s.Signal() != unix.SIGKILL {
+		t.Errorf("it ended with %v", exit)
 	}
 }
 
