@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestUsers(t *testing.T) {
@@ -114,19 +112,21 @@ func FuzzPasswd(f *testing.F) {
 // TestHostilePasswd: the file is the tenant's where the root is writable.
 func TestHostilePasswd(t *testing.T) {
 	m := testManager(t)
-	j := testJail(t, m, "alice")
-	// The overlay's upper layer from outside, as a tenant with a writable root
-	// could have made it.
-	etc := j.runDir() + "/layer/upper/etc/passwd"
-	for name, make := range map[string]func() error{
-		"a pipe":        func() error { return unix.Mkfifo(etc, 0o666) },
-		"a folder":      func() error { return unix.Mkdir(etc, 0o755) },
-		"a link to it":  func() error { return unix.Symlink("passwd", etc) },
-		"a device":      func() error { return unix.Mknod(etc, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))) },
-		"what is large": func() error { return sparse(etc, 1<<40) },
+	importSmall(t, m, "small")
+	j, err := m.Create(t.Context(), Spec{Tenant: "alice", Template: "small", WritableRoot: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, script := range map[string]string{
+		"a pipe":        "mkfifo /etc/passwd",
+		"a folder":      "mkdir /etc/passwd",
+		"a link to it":  "ln -s passwd /etc/passwd",
+		"a link out":    "ln -s /proc/1/mem /etc/passwd",
+		"what is large": "s=x; i=0; while [ $i -lt 21 ]; do s=$s$s; i=$((i+1)); done; echo $s >/etc/passwd",
 	} {
-		if err := make(); err != nil {
-			t.Fatal(err)
+		o := run(t, j, ExecSpec{Argv: []string{"/bin/sh", "-c", "rm -rf /etc/passwd && " + script}, User: "0"})
+		if o.exit.Code != 0 {
+			t.Fatalf("%s: %+v", name, o)
 		}
 		_, err := j.account(t.Context(), "user")
 		var se *SpecError
@@ -136,19 +136,7 @@ func TestHostilePasswd(t *testing.T) {
 		if a, err := j.account(t.Context(), "1234"); err != nil || a.uid != 1234 {
 			t.Errorf("%s: %+v, %v", name, a, err)
 		}
-		if err := removeAll(etc); err != nil {
-			t.Fatal(err)
-		}
 	}
-}
-
-func sparse(path string, size int64) error {
-	fd, err := unix.Open(path, unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return unix.Ftruncate(fd, size)
 }
 
 // TestRootInside: where the root is writable a command may own it, and is no
