@@ -31,7 +31,7 @@ func smallSystem(t testing.TB, entries ...tar.Header) []byte {
 		}
 	}
 	files := map[string]bool{}
-	for _, program := range []string{"sh", "cat", "chmod", "chown", "id", "ls", "mkdir", "mv", "readlink", "rm", "stat", "touch", "true", "env", "mknod"} {
+	for _, program := range []string{"sh", "cat", "chmod", "chown", "id", "ls", "mkdir", "mv", "readlink", "rm", "stat", "touch", "true", "env", "mknod", "mkfifo", "ln"} {
 		program = "/usr/bin/" + program
 		files[program] = true
 		out, err := exec.Command("ldd", program).Output()
