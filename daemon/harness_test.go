@@ -107,7 +107,7 @@ func startDaemonWith(t *testing.T, policyText string) *testDaemon {
 }
 
 // startDaemonIn starts one on the state that another one may have left.
-func startDaemonIn(t *testing.T, dir, policyText string) *testDaemon {
+func startDaemonIn(t *testing.T, dir, policyText string, edit ...func(*Config)) *testDaemon {
 	t.Helper()
 	initPath, err := sandboxInit()
 	if err != nil {
@@ -124,6 +124,9 @@ func startDaemonIn(t *testing.T, dir, policyText string) *testDaemon {
 	cfg := Config{Version: "test", Mode: ModeDev, StateDir: dir, RunDir: filepath.Join(dir, "run"), CgroupDir: testCgroup(t), BestEffort: true,
 		Policy: p, PolicyName: "test", InitPath: initPath, GuestDir: guests, UIDBase: 0x39000000, CacheDir: filepath.Join(filepath.Dir(initPath), "cache"), InProcess: true,
 		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	for _, e := range edit {
+		e(&cfg)
+	}
 	for _, name := range []string{"api", "admin"} {
 		s, err := ListenUnix(filepath.Join(dir, name+".sock"), name == "admin")
 		if err != nil {

@@ -12,13 +12,20 @@ import (
 	"sandboxd/policy"
 )
 
-// reloadable gives the daemon a policy file.
-func (d *testDaemon) reloadable(t *testing.T, text string) (path string) {
+// startReloadable starts a daemon with a policy file.
+func startReloadable(t *testing.T) (d *testDaemon, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "policy.yaml")
-	d.write(t, path, text)
-	d.cfg.LoadPolicy = func() (*policy.Policy, error) { return policy.Load(path) }
-	return path
+	d.write(t, path, testPolicy)
+	d = startDaemonIn(t, t.TempDir(), testPolicy, func(c *Config) {
+		c.LoadPolicy = func() (*policy.Policy, error) { return policy.Load(path) }
+	})
+	return d, path
+}
+
+func TestBuiltInPolicyIsNotReloaded(t *testing.T) {
+	_, err := startDaemon(t).admin.ReloadPolicy(within(t))
+	wantError(t, err, api.CodeUnsupported, "")
 }
 
 func (d *testDaemon) write(t *testing.T, path, text string) {
@@ -31,12 +38,9 @@ func (d *testDaemon) write(t *testing.T, path, text string) {
 // A policy is put in force while everything runs: what it no longer grants
 // ends, everything else goes on.
 func TestPolicyReload(t *testing.T) {
-	d := startDaemon(t)
+	d, path := startReloadable(t)
 	ctx := within(t)
-	_, err := d.admin.ReloadPolicy(ctx)
-	wantError(t, err, api.CodeUnsupported, "")
-	path := d.reloadable(t, testPolicy)
-	_, err = d.api.ReloadPolicy(ctx)
+	_, err := d.api.ReloadPolicy(ctx)
 	wantError(t, err, api.CodeDenied, "")
 	for _, tenant := range []string{"t-keeps", "t-short"} {
 		if _, err := d.api.CreateJail(ctx, tenant, &api.JailRequest{}); err != nil {

@@ -5,14 +5,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"testing"
-	"time"
 
 	"sandboxd/tests/internal/harness"
-	"sandboxd/tests/internal/leftovers"
 )
 
 // sys is the system under test.
@@ -28,44 +24,15 @@ const (
 	rootPrefix = "changes-" // the same with a writable root, and a package archive
 )
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
-
-func testMain(m *testing.M) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := makeDebian(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "templates: no Debian to import:", err)
-		return 1
-	}
-	before, err := leftovers.Take()
-	if err == nil {
+func TestMain(m *testing.M) {
+	suite := harness.Suite{Name: "templates", Start: func(ctx context.Context) (_ *harness.System, err error) {
+		if err := makeDebian(ctx); err != nil {
+			return nil, fmt.Errorf("no Debian to import: %w", err)
+		}
 		sys, err = harness.Start(ctx, profiles()...)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "templates: the system did not start:", err)
-		return 1
-	}
-	ended := make(chan int, 1)
-	go func() { ended <- m.Run() }()
-	code := 1
-	select {
-	case code = <-ended:
-	case <-ctx.Done():
-	}
-	log := sys.Log()
-	if err := sys.Close(context.WithoutCancel(ctx)); err != nil {
-		fmt.Fprintln(os.Stderr, "templates: the system did not stop well:", err)
-		code = 1
-	}
-	left, err := leftovers.Settle(before, harness.Scale(15*time.Second))
-	if err != nil || len(left) > 0 {
-		fmt.Fprintf(os.Stderr, "templates: left behind (%v): %q\n", err, left)
-		code = 1
-	}
-	if code != 0 {
-		fmt.Fprintln(os.Stderr, "templates: what sandboxd said:\n"+log[max(0, len(log)-16<<10):])
-	}
-	return code
+		return sys, err
+	}}
+	os.Exit(suite.Run(m))
 }
 
 // makeDebian builds the template's tar unless it is there.
