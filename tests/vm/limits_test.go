@@ -45,14 +45,19 @@ func TestLimitsAreEnforced(t *testing.T) {
 	}
 }
 
-// jailCgroup is the folder of the tenant's jail below the service's own.
+// jailCgroup is the folder of the tenant's jail below the service's own: what is
+// above the group of one of its commands. It has not the tenant's name where the
+// jail was built ahead.
 func jailCgroup(t *testing.T, who string) string {
 	t.Helper()
-	out := command(t, "find", "/sys/fs/cgroup/system.slice/sandboxd.service/jails", "-type", "d", "-name", "*"+who+"*")
-	if out == "" {
-		t.Fatalf("no cgroup for %s:\n%s", who, command(t, "find", "/sys/fs/cgroup/system.slice/sandboxd.service", "-type", "d"))
+	own := strings.TrimSpace(exec(t, who, api.ExecRequest{Command: "cat /proc/self/cgroup"}).Stdout)
+	// A jail sees it from the cgroup namespace's root, or from the host's.
+	_, below, ok := strings.Cut(own, "/jails/")
+	name, _, found := strings.Cut(below, "/")
+	if !ok || !found {
+		t.Fatalf("a command of %s is in %q", who, own)
 	}
-	return strings.Fields(out)[0]
+	return "/sys/fs/cgroup/system.slice/sandboxd.service/jails/" + name
 }
 
 // TestMemoryLimitEndsTheJail and only it.
@@ -121,8 +126,8 @@ func TestPidsLimitIsInTheReceipt(t *testing.T) {
 func TestPidsLimitStopsAForkBomb(t *testing.T) {
 	neighbour(t)
 	const who = harness.AgentPrefix + "bomb"
-	exec(t, who, api.ExecRequest{Command: "bomb() { bomb | bomb & }; bomb; sleep 100000", Background: true, ExecID: "bomb"})
 	group := jailCgroup(t, who)
+	exec(t, who, api.ExecRequest{Command: "bomb() { bomb | bomb & }; bomb; sleep 100000", Background: true, ExecID: "bomb"})
 	read := func(file string) int {
 		b, err := os.ReadFile(group + "/" + file)
 		if err != nil {
