@@ -94,7 +94,10 @@ func TestPatchedWeb(t *testing.T) {
 			}`)
 			r.Fetch, r.Bindings = true, []Binding{{Name: "X", Methods: []string{"echo"}}}
 			h := &fakeHost{call: func(_ context.Context, c Call) (json.RawMessage, error) { return c.Args, nil }}
-			if res := run1(t, p, r, h); res.Status == StatusOK && string(res.Value) != "0" || res.Error != nil && res.Error.Kind != KindThrown && res.Error.Kind != KindRejected {
+			res := run1(t, p, r, h)
+			// A spy that the interfaces' own code comes across may nest for ever.
+			ended := res.Error == nil || res.Error.Kind == KindThrown || res.Error.Kind == KindRejected || res.Error.Limit == "stack"
+			if res.Status == StatusOK && string(res.Value) != "0" || !ended {
 				t.Errorf("%s %s %v", res.Status, res.Value, res.Error)
 			}
 		})
