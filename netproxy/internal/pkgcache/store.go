@@ -31,6 +31,10 @@ const (
 	maxWriting = 64
 	// touchEvery is how often an entry's use is put on disk.
 	touchEvery = time.Hour
+	// entryRoom is what an entry takes besides its content, at least: its own
+	// file on the disk, and what is held in memory. Without it there would be no
+	// end of entries that share one content, or have hardly any.
+	entryRoom = 4 << 10
 )
 
 // A Meta is what is known of a kept answer. All of it is public.
@@ -77,7 +81,13 @@ type Store struct {
 type entry struct {
 	key     string
 	meta    Meta
+	room    int64 // that it takes besides its content
 	touched time.Time
+}
+
+// roomOf is what an entry takes whose index is so long.
+func roomOf(index []byte) int64 {
+	return (int64(len(index)) + entryRoom - 1) / entryRoom * entryRoom
 }
 
 // Open reads the folder, which is made if need be, and removes what an earlier
@@ -143,7 +153,7 @@ func (s *Store) readEntry(f fs.DirEntry) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{key: f.Name()}
+	e := &entry{key: f.Name(), room: roomOf(b)}
 	if err := json.Unmarshal(b, &e.meta); err != nil {
 		return nil, err
 	}
@@ -173,6 +183,7 @@ func isHash(s string) bool {
 // add takes up an entry; s.mu is held, or nobody else knows s.
 func (s *Store) add(e *entry) {
 	s.entries[e.key] = s.used.PushFront(e)
+	s.size += e.room
 	if s.objects[e.meta.SHA256]++; s.objects[e.meta.SHA256] == 1 {
 		s.size += e.meta.Size
 	}
@@ -185,6 +196,7 @@ func (s *Store) drop(el *list.Element) error {
 		return nil
 	}
 	delete(s.entries, e.key)
+	s.size -= e.room
 	err := os.Remove(s.path("index", e.key))
 	if s.objects[e.meta.SHA256]--; s.objects[e.meta.SHA256] == 0 {
 		delete(s.objects, e.meta.SHA256)
@@ -306,6 +318,7 @@ func (s *Store) enter(key string, m Meta) error {
 	e := &entry{key: key, meta: m, touched: time.Now()}
 	old := s.entries[key]
 	b, err := json.Marshal(m)
+	e.room = roomOf(b)
 	if err == nil {
 		err = replace(s.path("index", key), s.path("new", "index-"+key), b)
 	}
@@ -320,6 +333,7 @@ func (s *Store) enter(key string, m Meta) error {
 	if old != nil {
 		s.used.Remove(old)
 		if was, ok := old.Value.(*entry); ok {
+			s.size -= was.room
 			if s.objects[was.meta.SHA256]--; s.objects[was.meta.SHA256] == 0 {
 				delete(s.objects, was.meta.SHA256)
 				s.size -= was.meta.Size

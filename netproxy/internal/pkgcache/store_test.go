@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -57,14 +58,14 @@ func found(t *testing.T, s *Store, key string) string {
 
 func TestStore(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, dir, 4000)
+	s := open(t, dir, 4000+3*entryRoom)
 	for key, content := range map[string]string{"a": "one", "b": "one", "c": "three"} {
 		if err := keep(t, s, key, content); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// The same content is kept once.
-	if st := s.Stats(); st.Entries != 3 || st.Bytes != 8 {
+	if st := s.Stats(); st.Entries != 3 || st.Bytes != 8+3*entryRoom {
 		t.Errorf("%+v", st)
 	}
 	if err := keep(t, s, "a", "two"); err != nil {
@@ -73,15 +74,15 @@ func TestStore(t *testing.T) {
 	if a, b, d := found(t, s, "a"), found(t, s, "b"), found(t, s, "d"); a != "two" || b != "one" || d != "-" {
 		t.Errorf("%q %q %q", a, b, d)
 	}
-	if err := keep(t, s, "big", strings.Repeat("x", 1001)); !errors.Is(err, ErrTooLarge) {
+	if err := keep(t, s, "big", strings.Repeat("x", 1001+entryRoom)); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("a quarter of all: %v", err)
 	}
 	// Half done, and never finished.
 	if err := os.WriteFile(dir+"/new/7", []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	again := open(t, dir, 4000)
-	if a, c := found(t, again, "a"), found(t, again, "c"); a != "two" || c != "three" || again.Stats().Bytes != 11 {
+	again := open(t, dir, 4000+3*entryRoom)
+	if a, c := found(t, again, "a"), found(t, again, "c"); a != "two" || c != "three" || again.Stats().Bytes != 11+3*entryRoom {
 		t.Errorf("after a restart %q %q %+v", a, c, again.Stats())
 	}
 	if left, err := os.ReadDir(dir + "/new"); err != nil || len(left) != 0 {
@@ -90,7 +91,7 @@ func TestStore(t *testing.T) {
 }
 
 func TestStoreForgetsWhatWasUsedLongestAgo(t *testing.T) {
-	s := open(t, t.TempDir(), 4000)
+	s := open(t, t.TempDir(), 4000+4*entryRoom)
 	content := func(key string) string { return strings.Repeat(key, 900) }
 	for _, key := range []string{"a", "b", "c", "d"} {
 		if err := keep(t, s, key, content(key)); err != nil {
@@ -101,7 +102,7 @@ func TestStoreForgetsWhatWasUsedLongestAgo(t *testing.T) {
 	if err := keep(t, s, "e", content("e")); err != nil {
 		t.Fatal(err)
 	}
-	if a, b := found(t, s, "a"), found(t, s, "b"); a != content("a") || b != "-" || s.Stats().Bytes > 4000 {
+	if a, b := found(t, s, "a"), found(t, s, "b"); a != content("a") || b != "-" || s.Stats().Bytes > 4000+4*entryRoom {
 		t.Errorf("a %d bytes, b %q, %+v", len(a), b, s.Stats())
 	}
 }
@@ -131,8 +132,36 @@ func TestStoreHoldsAnswersToTheirSize(t *testing.T) {
 	}
 }
 
+// Entries take room as well: a tenant that asks for one content under ever new
+// names fills neither the disk nor the memory.
+func TestStoreBoundsEntries(t *testing.T) {
+	const most = 20
+	dir := t.TempDir()
+	s := open(t, dir, most*entryRoom)
+	for i := range 10 * most {
+		if err := keep(t, s, strconv.Itoa(i), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	index, err := os.ReadDir(dir + "/index")
+	if st := s.Stats(); err != nil || st.Entries != most || len(index) != most || st.Bytes != most*entryRoom {
+		t.Errorf("%d files, %v, %+v", len(index), err, st)
+	}
+	// A long address takes what it takes.
+	long := strings.Repeat("x", 3*entryRoom)
+	if err := keep(t, s, long, ""); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.Stats(); st.Entries != most-3 || found(t, s, long) != "" {
+		t.Errorf("%+v", st)
+	}
+	if st := open(t, dir, most*entryRoom).Stats(); st != s.Stats() {
+		t.Errorf("after a restart %+v, before %+v", st, s.Stats())
+	}
+}
+
 func TestRefresh(t *testing.T) {
-	s := open(t, t.TempDir(), 4000)
+	s := open(t, t.TempDir(), 4*entryRoom)
 	if err := keep(t, s, "a", "one"); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +179,7 @@ func TestRefresh(t *testing.T) {
 		t.Fatalf("%+v %v", m, err)
 	}
 	f.Close()
-	if found(t, s, "a") != "one" || s.Stats().Bytes != 3 {
+	if found(t, s, "a") != "one" || s.Stats().Bytes != 3+entryRoom {
 		t.Errorf("%+v", s.Stats())
 	}
 	if err := s.Refresh(Key("a"), strings.Repeat("0", 64), later); !errors.Is(err, ErrUnknown) {

@@ -326,24 +326,28 @@ func freshness(r *http.Request, resp *http.Response) time.Duration {
 			}
 		}
 	}
-	if immutable(r.URL.Opaque) {
-		return forever
-	}
-	age := time.Duration(0)
+	age, always := time.Duration(0), immutable(r.URL.Opaque)
 	for _, field := range h.Values("Cache-Control") {
 		for part := range strings.SplitSeq(field, ",") {
 			name, value, _ := strings.Cut(strings.ToLower(strings.TrimSpace(part)), "=")
 			switch name {
-			case "no-store", "private", "no-cache":
+			case "no-store", "private": // of files that never change, too: not for everybody
 				return 0
+			case "no-cache":
+				if !always {
+					return 0
+				}
 			case "max-age":
 				seconds, err := strconv.ParseUint(strings.Trim(value, `"`), 10, 31)
-				if err != nil {
+				if err != nil && !always {
 					return 0
 				}
 				age = min(time.Duration(seconds)*time.Second, maxFresh)
 			}
 		}
+	}
+	if always {
+		return forever
 	}
 	return age
 }

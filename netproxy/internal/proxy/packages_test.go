@@ -194,6 +194,8 @@ func TestPackagesThatMayNotBeKept(t *testing.T) {
 	}{
 		"a cookie":           {200, "Set-Cookie", "a=b", "/p/-/p-1.tgz", false, false},
 		"private":            {200, "Cache-Control", "private, max-age=60", "/p", false, false},
+		"private archive":    {200, "Cache-Control", "private, max-age=60", "/p/-/p-1.tgz", false, false},
+		"secret archive":     {200, "Cache-Control", "no-store", "/p/-/p-1.tgz", false, false},
 		"not to be stored":   {200, "Cache-Control", "max-age=60, no-store", "/p", false, false},
 		"of unknown age":     {200, "", "", "/p", false, false},
 		"by another field":   {200, "Vary", "Accept, User-Agent", "/p/-/p-1.tgz", false, false},
