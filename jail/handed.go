@@ -19,7 +19,9 @@ import (
 //
 // Each must be open for what it is to be used for and for nothing else: what is
 // to be written cannot be read back, and memory cannot be mapped shared and
-// writable. A file cannot be opened a second time through /proc/self/fd either,
+// writable. A file to be written is empty: whoever may write it may cut it and
+// write anywhere in it, for O_APPEND is taken off by fcntl, so what others have
+// put into it before (a log that is appended to) would be the tenant's to change. A file cannot be opened a second time through /proc/self/fd either,
 // because Landlock knows no rule for where it is.
 //
 // Refused are folders (a way out of the root), O_PATH descriptors (the same),
@@ -100,6 +102,9 @@ func descriptorProblem(stream, fd int) string {
 	}
 	if flags&unix.O_ACCMODE != want {
 		return "must be open for " + what + " and nothing else"
+	}
+	if stream > 0 && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size > 0 {
+		return "is a file that holds something already, which the jail could change or delete, also if it is open for appending; pass a pipe"
 	}
 	return ""
 }

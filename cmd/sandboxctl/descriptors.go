@@ -8,8 +8,8 @@ import (
 )
 
 // ownFiles are the descriptors that the command gets as they are, so that its
-// output does not go through the daemon. By itself ("auto") it gets files and,
-// where standard input is passed on, a pipe to read from. A pipe to write to it
+// output does not go through the daemon. By itself ("auto") it gets files, those
+// to be written only while they are empty, and, where standard input is passed on, a pipe to read from. A pipe to write to it
 // gets only when told ("all"): a program that the command leaves behind in the
 // jail would keep it open, and whoever reads from it would wait for that one.
 // With an id of one's own the output has to be kept for those who follow.
@@ -63,7 +63,7 @@ func handable(f *os.File, stream int) string {
 		case flags&unix.O_ACCMODE != want || flags&unix.O_PATH != 0:
 		case st.Mode&unix.S_IFMT == unix.S_IFIFO:
 			kind = pipeKind
-		case st.Mode&unix.S_IFMT == unix.S_IFREG:
+		case st.Mode&unix.S_IFMT == unix.S_IFREG && (stream == 0 || st.Size == 0):
 			kind = fileKind
 		}
 	})

@@ -81,8 +81,8 @@ type ReceiptRequest struct {
 
 // Descriptors name, by their place among those that came with the request's
 // first byte, the caller's own descriptors that a command gets. Each is a pipe,
-// a regular file or /dev/null, open in the one direction that is needed. What is
-// written to them does not pass through the daemon: there are no events of it,
+// a regular file or /dev/null, open in the one direction that is needed; a file
+// to be written is empty. What is written to them does not pass through the daemon: there are no events of it,
 // and no limit of output.
 type Descriptors struct {
 	Stdin  *int `json:"stdin,omitempty" min:"0" max:"2"`
