@@ -55,11 +55,14 @@ type packages struct {
 	store PackageStore
 
 	mu        sync.Mutex
-	documents map[string]string // keys, by npm package
+	documents map[string]string             // guarded by mu: keys, by npm package
+	read      map[string]map[string]npmDist // guarded by mu: what documents say, by their SHA-256
+
+	reading chan struct{} // held while a document is read
 }
 
 func newPackages(store PackageStore) *packages {
-	return &packages{store: store, documents: map[string]string{}}
+	return &packages{store: store, documents: map[string]string{}, read: map[string]map[string]npmDist{}, reading: make(chan struct{}, 1)}
 }
 
 // A packageRequest is one that may be answered from what is kept.

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
 	"encoding/hex"
@@ -14,7 +15,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -297,6 +300,54 @@ func TestPublishedHashes(t *testing.T) {
 	m := newMirror(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "Name: x") })
 	m.want(cacheMiss, "Name: x", wheel+".metadata")
 	m.want(cacheHit, "Name: x", wheel+".metadata")
+}
+
+// A large document that many ask for at once, for the hashes of its many
+// archives, is read once: what that takes in memory does not grow with them.
+func TestLargeDocumentIsReadOnce(t *testing.T) {
+	store, err := pkgcache.Open(t.TempDir(), 64<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	p := newPackages(localStore{store})
+	document := []byte(`{"readme": "` + strings.Repeat("x", 8<<20) + `", "versions": {`)
+	const versions = 200
+	for i := range versions {
+		document = fmt.Appendf(document, `"1.0.%d": {"dist": {"tarball": "https://r.test/b/-/b-1.0.%d.tgz", "shasum": "%040x"}},`, i, i, i)
+	}
+	document = append(document[:len(document)-1], "}}"...)
+	id, f, err := store.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(document); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(document)
+	if err := store.Commit(id, pkgcache.Key("k"), pkgcache.Meta{SHA256: hex.EncodeToString(sum[:]), Size: int64(len(document))}); err != nil {
+		t.Fatal(err)
+	}
+	p.documents["r.test/b"] = pkgcache.Key("k")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var all sync.WaitGroup
+	for i := range versions {
+		all.Go(func() {
+			h := p.npmHash(t.Context(), "r.test/b", fmt.Sprintf("b-1.0.%d.tgz", i))
+			if h == nil || hex.EncodeToString(h.want) != fmt.Sprintf("%040x", i) {
+				t.Errorf("version %d: %+v", i, h)
+			}
+		})
+	}
+	all.Wait()
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 8*uint64(len(document)) {
+		t.Errorf("%d bytes for a document of %d", took, len(document))
+	}
+	if h := p.npmHash(t.Context(), "r.test/b", "c-1.0.0.tgz"); h != nil {
+		t.Errorf("of another package: %+v", h)
+	}
 }
 
 func FuzzNpmPublished(f *testing.F) {

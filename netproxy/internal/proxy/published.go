@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/crypto/blake2b"
+
+	"sandboxd/netproxy/internal/pkgcache"
 )
 
 // A published is a hash that is known of a file before it comes.
@@ -88,8 +90,63 @@ func (p *packages) npmHash(ctx context.Context, name, file string) *published {
 		return nil
 	}
 	defer f.Close()
-	var r io.Reader = io.LimitReader(f, maxDocument)
-	if meta.Header["Content-Encoding"] == "gzip" {
+	versions := p.versions(ctx, &meta, f)
+	d, ok := versions[file]
+	if !ok {
+		return nil
+	}
+	return npmPublished(d.Integrity, d.Shasum)
+}
+
+// An npmDist is what a document says of one archive.
+type npmDist struct{ Tarball, Integrity, Shasum string }
+
+const (
+	// maxRead is how many documents' hashes are remembered, maxReadVersions of how
+	// many versions at most: an install asks for one package's archives once, but
+	// a tenant may ask for all that there are.
+	maxRead         = 16
+	maxReadVersions = 10_000
+)
+
+// versions reads the archives of a document, by file name. A document may be
+// large, takes several times its size to be read, and any number may be asked
+// for at once by whoever wants them: so one is read at a time, and once.
+func (p *packages) versions(ctx context.Context, meta *pkgcache.Meta, f io.Reader) map[string]npmDist {
+	known := func() (map[string]npmDist, bool) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		v, ok := p.read[meta.SHA256]
+		return v, ok
+	}
+	if v, ok := known(); ok {
+		return v
+	}
+	select {
+	case p.reading <- struct{}{}:
+		defer func() { <-p.reading }()
+	case <-ctx.Done():
+		return nil
+	}
+	if v, ok := known(); ok {
+		return v
+	}
+	v := readVersions(f, meta.Header["Content-Encoding"] == "gzip")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(v) <= maxReadVersions {
+		if len(p.read) >= maxRead {
+			clear(p.read)
+		}
+		p.read[meta.SHA256] = v
+	}
+	return v
+}
+
+// readVersions returns nil for what is no such document.
+func readVersions(r io.Reader, zipped bool) map[string]npmDist {
+	r = io.LimitReader(r, maxDocument)
+	if zipped {
 		z, err := gzip.NewReader(r)
 		if err != nil {
 			return nil
@@ -97,19 +154,18 @@ func (p *packages) npmHash(ctx context.Context, name, file string) *published {
 		r = io.LimitReader(z, maxDocument)
 	}
 	var doc struct {
-		Versions map[string]struct {
-			Dist struct{ Tarball, Integrity, Shasum string }
-		}
+		Versions map[string]struct{ Dist npmDist }
 	}
 	if err := json.NewDecoder(r).Decode(&doc); err != nil {
 		return nil
 	}
+	out := make(map[string]npmDist, len(doc.Versions))
 	for _, v := range doc.Versions {
-		if strings.HasSuffix(v.Dist.Tarball, "/-/"+file) {
-			return npmPublished(v.Dist.Integrity, v.Dist.Shasum)
+		if _, file, ok := strings.Cut(v.Dist.Tarball, "/-/"); ok {
+			out[file] = npmDist{Integrity: v.Dist.Integrity, Shasum: v.Dist.Shasum}
 		}
 	}
-	return nil
+	return out
 }
 
 // npmPublished reads a version's hash: SHA-512 as in subresource integrity, or
