@@ -88,8 +88,9 @@ func fromPolicy(err error) *api.Error {
 	if errors.As(err, &denied) {
 		return &api.Error{Code: api.CodeDenied, Message: denied.What + " is denied: " + denied.Why, Hint: denied.Remedy}
 	}
-	if errors.Is(err, policy.ErrNoTenant) {
-		return &api.Error{Code: api.CodeDenied, Message: policy.ErrNoTenant.Error(), Hint: "name the tenant under tenants: in the policy file"}
+	var tenant *policy.TenantError
+	if errors.As(err, &tenant) {
+		return &api.Error{Code: api.CodeDenied, Field: "tenant", Message: tenant.Error(), Hint: "name the tenant under tenants: in the policy file"}
 	}
 	return nil
 }

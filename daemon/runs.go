@@ -140,7 +140,7 @@ func checkID(field, id string) error {
 	if id == "" || idPattern.MatchString(id) {
 		return nil
 	}
-	e := api.Invalid(field, "is not an id")
+	e := api.Invalid(field, fmt.Sprintf("%q is not an id", id))
 	e.Allowed = idPattern.String()
 	return e
 }

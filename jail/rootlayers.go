@@ -53,7 +53,7 @@ func (j *Jail) openTemplate() error {
 		j.layers, err = j.m.templates.Open(t)
 	}
 	if errors.Is(err, rootfs.ErrNotFound) {
-		return &SpecError{Field: "template", Message: fmt.Sprintf("%q is not known; there is %q and what was imported", name, hostTemplate)}
+		return &SpecError{Field: "template", Message: fmt.Sprintf("%q is not known; an administrator imports it with sandboxctl template import %s PATH", name, name)}
 	}
 	j.template = t
 	return err

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"regexp"
 	"sort"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,16 @@ const (
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
+// byteSize is a number of bytes as people write it.
+func byteSize(n int) string {
+	for i, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
+		if size := 1 << (40 - 10*i); n >= size && n%size == 0 {
+			return strconv.Itoa(n/size) + unit
+		}
+	}
+	return strconv.Itoa(n)
+}
+
 // withDefaults fills in what is zero and refuses what is out of range.
 func (l Limits) withDefaults() (Limits, error) {
 	l.Memory, l.Disk = ifZero(l.Memory, defaultMemory), ifZero(l.Disk, defaultDisk)
@@ -62,7 +73,11 @@ func (l Limits) withDefaults() (Limits, error) {
 		{"limits.open_files", int64(l.OpenFiles), minOpenFiles, maxOpenFiles},
 	} {
 		if c.v < c.lo || c.v > c.hi {
-			return l, &SpecError{Field: c.field, Message: fmt.Sprintf("%d is not between %d and %d", c.v, c.lo, c.hi)}
+			show := strconv.Itoa
+			if c.hi == maxBytes && c.field != "limits.io_ops" {
+				show = byteSize
+			}
+			return l, &SpecError{Field: c.field, Message: fmt.Sprintf("%s is not between %s and %s", show(int(c.v)), show(int(c.lo)), show(int(c.hi)))}
 		}
 	}
 	if !(l.CPUs >= minCPUs && l.CPUs <= maxCPUs) { // also refuses NaN

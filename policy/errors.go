@@ -7,8 +7,18 @@ import (
 )
 
 // ErrNoTenant says that the policy names no profile for a tenant, which may
-// therefore do nothing. Errors of Policy.For wrap it.
+// therefore do nothing. Errors of Policy.For wrap it: a
+// TenantError.
 var ErrNoTenant = errors.New("the policy grants this tenant nothing")
+
+// A TenantError says of which tenant that is so.
+type TenantError struct{ Tenant string }
+
+func (e *TenantError) Error() string {
+	return fmt.Sprintf("the policy grants tenant %s nothing", quote(e.Tenant))
+}
+
+func (e *TenantError) Unwrap() error { return ErrNoTenant }
 
 // A ParseError is one fault in a policy file.
 type ParseError struct {

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"strings"
 )
 
@@ -20,7 +19,7 @@ type Grant struct {
 func (p *Policy) Explain(tenant string) ([]Grant, error) {
 	profile, key, ok := p.entry(tenant)
 	if !ok {
-		return nil, fmt.Errorf("tenant %s: %w", quote(tenant), ErrNoTenant)
+		return nil, &TenantError{tenant}
 	}
 	entry, prefix := join("tenants", key)+".profile", join("profiles", profile)+"."
 	of := map[string]bool{} // what the profile's credentials are

@@ -80,7 +80,7 @@ func lowerAlnum(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '
 func (p *Policy) For(tenant string) (*Profile, error) {
 	name, _, ok := p.entry(tenant)
 	if !ok {
-		return nil, fmt.Errorf("tenant %s: %w", quote(tenant), ErrNoTenant)
+		return nil, &TenantError{tenant}
 	}
 	return p.profiles[name], nil
 }

@@ -32,7 +32,7 @@ type execFlags struct {
 func (a *app) execCommand() *cobra.Command {
 	f := &execFlags{}
 	c := &cobra.Command{
-		Use:   "exec TENANT -- ARGV…",
+		Use:   "exec [flags] TENANT -- ARGV…",
 		Short: "Run a command in the tenant's jail",
 		Long: `Runs a command in the tenant's jail, which is made on first use. Its output
 comes as it is, also to a terminal, and its exit code is sandboxctl's own (128
@@ -45,6 +45,8 @@ and the signal's number when a signal ended it). An interrupt goes to the comman
 			argv := given[1:]
 			if argv[0] == "--" {
 				argv = argv[1:]
+			} else if strings.HasPrefix(argv[0], "-") {
+				return usagef("exec takes its own flags before TENANT: exec %s %s -- ARGV…", argv[0], given[0])
 			}
 			if len(argv) == 0 {
 				return usagef("exec takes TENANT -- ARGV…")

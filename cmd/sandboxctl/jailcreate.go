@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -74,9 +75,14 @@ func (a *app) jailCreateCommand() *cobra.Command {
 			if ephemeral {
 				req.Workspace = "ephemeral"
 			}
+			began := time.Now()
 			j, err := a.client.CreateJail(c.Context(), given[0], req)
 			if err != nil {
 				return err
+			}
+			asked := req.Limits != nil || req.IdleTimeout != 0 || req.MaxLifetime != 0 || len(req.Env) > 0 || ephemeral
+			if asked && j.Created.Before(began) {
+				fmt.Fprintln(a.errOut, "the jail was there before and keeps what it was made with; sandboxctl jail update changes its limits")
 			}
 			return a.printJail(j)
 		},
@@ -107,7 +113,7 @@ change, none does, and the error says which.`,
 				return err
 			}
 			if req.Limits == nil && req.IdleTimeout == 0 && req.MaxLifetime == 0 {
-				return usagef("say what is to change")
+				return usagef("say what is to change, such as --memory 512MiB; 0 changes nothing")
 			}
 			j, err := a.client.UpdateJail(c.Context(), given[0], req)
 			if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"sandboxd/daemon/api"
@@ -81,7 +83,14 @@ func (a *app) finish(command *cobra.Command, err error) int {
 	case errors.As(err, &exit):
 		return exit.code
 	case errors.As(err, &refused):
-		a.printError(refused)
+		if a.json {
+			text, err := json.Marshal(api.ErrorBody{Error: refused})
+			if err == nil {
+				fmt.Fprintln(a.errOut, a.safeErr(string(text)))
+			}
+		} else {
+			a.printError(refused)
+		}
 		return exitOf(refused)
 	case errors.As(err, &unreachable):
 		fmt.Fprintln(a.errOut, "sandboxctl: "+a.safeErr(unreachable.Error()))
@@ -137,7 +146,7 @@ func (a *app) command() *cobra.Command {
 			a.client = client.New(a.socket)
 		},
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "the daemon's socket (default: $SANDBOXD_SOCKET, then /run/sandboxd)")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	subject(root, "Code, in an isolate where it can be:", a.runCommand(), a.functionCommand(), a.runsCommand(), a.kvCommand(), a.dbCommand())
@@ -145,6 +154,32 @@ func (a *app) command() *cobra.Command {
 	subject(root, "Files of jails:", a.lsCommand(), a.catCommand(), a.cpCommand(), a.watchCommand(), a.diffCommand(), a.snapshotCommand(), a.exportCommand())
 	subject(root, "The daemon and its host:", a.statusCommand(), a.doctorCommand(), a.policyCommand(), a.tenantCommand(), a.secretCommand(), a.auditCommand(), a.templateCommand())
 	return root
+}
+
+// flagError says what is wrong with a flag in the words of who gave it.
+func flagError(c *cobra.Command, err error) error {
+	var value *pflag.InvalidValueError
+	var unknown *pflag.NotExistError
+	switch {
+	case errors.As(err, &value):
+		wanted := map[string]string{
+			"duration": "is not a duration, such as 500ms, 2s or 10m",
+			"int":      "is not a whole number",
+			"uint":     "is not a whole number from 0",
+			"uint64":   "is not a whole number from 0",
+			"float64":  "is not a number",
+			"bool":     "is not true or false",
+		}[value.GetFlag().Value.Type()]
+		if wanted != "" {
+			return usagef("--%s: %q %s", value.GetFlag().Name, value.GetValue(), wanted)
+		}
+	case errors.As(err, &unknown):
+		name := unknown.GetSpecifiedName()
+		if (name == "t" || name == "tenant") && strings.Contains(c.Use, " TENANT") {
+			return usagef("%w; the tenant stands without one: %s", err, strings.TrimPrefix(c.UseLine(), c.Root().Name()+" "))
+		}
+	}
+	return &usageError{err}
 }
 
 // subject adds commands under a heading of their own in the help.
@@ -160,7 +195,13 @@ func subject(root *cobra.Command, title string, commands ...*cobra.Command) {
 func args(min, max int, form string) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		if len(given) < min || (max >= 0 && len(given) > max) {
+			if c.Flags().Lookup("tenant") != nil && len(given) > min {
+				return usagef("%s takes %s; the tenant is given with -t", commandName(c), form)
+			}
 			return usagef("%s takes %s", commandName(c), form)
+		}
+		if len(given) > 0 && strings.Contains(given[0], ":") && (form == "TENANT PATH" || form == "TENANT [PATH]") {
+			return usagef("%q: tenant and path stand apart here: %s %s", given[0], commandName(c), form)
 		}
 		return nil
 	}

@@ -109,6 +109,7 @@ func TestExitCodes(t *testing.T) {
 		"POST /v1/tenants/sig/jail/exec":   {200, line(t, api.Event{Type: api.EventResult, Exec: &api.Process{Signal: "SIGKILL", TimedOut: true, State: "exited"}})},
 		"POST /v1/tenants/alice/jail/exec": {403, `{"error":{"code":"denied","message":"no jail","hint":"ask"}}`},
 		"GET /v1/audit/verify":             {200, `{"ok":false,"problem":{"file":"a","line":3,"kind":"changed","message":"m"}}`},
+		"GET /v1/runs/bob/events":          {404, `{"error":{"code":"not_found","message":"no run"}}`},
 		"GET /v1/status":                   {200, `{"state":"ready"}`},
 	}.start(t)
 	file := filepath.Join(t.TempDir(), "f.js")
@@ -129,6 +130,14 @@ func TestExitCodes(t *testing.T) {
 		{"exec without dashes", []string{"exec", "bob", "x", "--flag"}, 3, "", ""},
 		{"exec signal", []string{"exec", "sig", "--", "x"}, 137, "", "killed"},
 		{"exec refused", []string{"exec", "alice", "--", "x"}, 3, "", "denied: no jail\n  hint: ask"},
+		{"exec refused, as JSON", []string{"--json", "exec", "alice", "--", "x"}, 3, "", `{"error":{"code":"denied","message":"no jail","hint":"ask"}}` + "\n"},
+		{"exec's flag after the tenant", []string{"exec", "bob", "-it", "--", "bash"}, 2, "", "before TENANT: exec -it bob -- ARGV…"},
+		{"tenant as a flag", []string{"kv", "get", "-t", "alice", "k"}, 2, "", "the tenant stands without one: kv get TENANT KEY"},
+		{"tenant without its flag", []string{"fn", "list", "alice"}, 2, "", "the tenant is given with -t"},
+		{"bad duration", []string{"run", "--cpu", "10", file}, 2, "", `--cpu: "10" is not a duration, such as 500ms`},
+		{"bad number", []string{"run", "--seed", "x", file}, 2, "", `--seed: "x" is not a whole number`},
+		{"tenant and path as for cp", []string{"ls", "bob:project"}, 2, "", "stand apart here: ls TENANT [PATH]"},
+		{"logs of a tenant", []string{"logs", "bob"}, 3, "", "logs TENANT EXEC"},
 		{"verify", []string{"audit", "verify"}, 1, "changed: a, line 3", ""},
 		{"status as JSON", []string{"--json", "status"}, 0, `"state": "ready"`, ""},
 		{"no command", []string{"nope"}, 2, "", "unknown command"},

@@ -238,7 +238,13 @@ func (a *app) printDenial(d *api.Denial) {
 		fmt.Fprintf(a.errOut, ", %d times", d.Count)
 	}
 	fmt.Fprintln(a.errOut)
-	if d.Kind == "network" && d.Rule == "no_rule" {
+	if d.Kind != "network" {
+		return
+	}
+	switch d.Rule {
+	case "no_rule":
 		fmt.Fprintln(a.errOut, "  hint: an operator can add a rule for it to egress: of the tenant's profile")
+	case "ip_denied":
+		fmt.Fprintln(a.errOut, "  hint: the name leads to an address that is not public; an operator can name its network in addresses: of the rule")
 	}
 }

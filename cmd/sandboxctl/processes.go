@@ -93,7 +93,11 @@ func (a *app) logsCommand() *cobra.Command {
 		Args:  args(1, 2, "TENANT EXEC, or RUN"),
 		RunE: func(c *cobra.Command, given []string) error {
 			if len(given) == 1 {
-				return a.logs(a.client.RunEvents(c.Context(), given[0], 0, follow))
+				err := a.logs(a.client.RunEvents(c.Context(), given[0], 0, follow))
+				if refused := (*api.Error)(nil); errors.As(err, &refused) && refused.Code == api.CodeNotFound {
+					refused.Hint = "for a command in a jail: sandboxctl logs TENANT EXEC; the audit log keeps every run"
+				}
+				return err
 			}
 			return a.logs(a.client.ProcessEvents(c.Context(), given[0], given[1], 0, follow))
 		},

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,6 +71,9 @@ func (o *options) config(log *slog.Logger) (daemon.Config, error) {
 	}
 	if o.jailSpares < 0 || o.jailSpares > jail.MaxSpares {
 		return cfg, fmt.Errorf("--jail-spares: %d is not 0 to %d", o.jailSpares, jail.MaxSpares)
+	}
+	if !slices.Contains([]string{jail.DiskAuto, jail.DiskProject, jail.DiskImage, jail.DiskNone}, o.disk) {
+		return cfg, fmt.Errorf("--disk: %q is none of project, image, none", o.disk)
 	}
 	if o.tenantIdle < time.Second {
 		return cfg, fmt.Errorf("--tenant-idle: %v is less than a second", o.tenantIdle)

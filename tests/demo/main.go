@@ -71,7 +71,7 @@ func run(ctx context.Context, bin string) (err error) {
 		return err
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("something of ours is left:\n  %s", strings.Join(left, "\n  "))
+		return fmt.Errorf("something of ours is left, or another sandboxd began or ended meanwhile:\n  %s", strings.Join(left, "\n  "))
 	}
 	say("Nothing is left: no process, mount, namespace, link, cgroup, loop device or temporary file.")
 	fmt.Printf("\nThe demo took %.0f s.\n", time.Since(began).Seconds())
