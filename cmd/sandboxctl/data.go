@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -79,6 +80,9 @@ func (a *app) dbCommand() *cobra.Command {
 		Use: "query TENANT SQL [PARAM…]", Short: "Read the tenant's database", Args: args(2, -1, "TENANT SQL [PARAM…]"),
 		RunE: func(c *cobra.Command, given []string) error {
 			rows, err := a.client.Query(c.Context(), given[0], sqlRequest(given[1:]))
+			if refused := (*api.Error)(nil); errors.As(err, &refused) && refused.Code == api.CodeDenied && refused.Hint == "" {
+				refused.Hint = "db query only reads; db exec changes"
+			}
 			if err != nil {
 				return err
 			}

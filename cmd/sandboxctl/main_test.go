@@ -151,6 +151,7 @@ func TestExitCodes(t *testing.T) {
 		{"bad env", []string{"run", "--env", "x", file}, 2, "", "NAME=VALUE"},
 		{"no file", []string{"run", file + "x.js"}, 2, "", "no such file or directory\n"},
 		{"no language", []string{"run", "-"}, 2, "", "-l js"},
+		{"binding and none", []string{"run", "--bind", "KV", "--no-bindings", file}, 2, "", "exclude each other"},
 		{"bad size", []string{"run", "--memory", "lots", file}, 2, "", "--memory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

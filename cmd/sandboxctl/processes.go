@@ -182,7 +182,9 @@ func (a *app) portCommand() *cobra.Command {
 	expose := &cobra.Command{
 		Use:   "expose TENANT PORT",
 		Short: "Publish a port of the jail and print its URL",
-		Args:  args(2, 2, "TENANT PORT"),
+		Long: `Publishes a port of the jail and prints its URL. A port that is published already
+gets a new one, and the old one ends.`,
+		Args: args(2, 2, "TENANT PORT"),
 		RunE: func(c *cobra.Command, given []string) error {
 			n, err := portArg(given[1])
 			if err != nil {

@@ -53,6 +53,9 @@ JSON value.`,
 		Args: args(1, 1, "one FILE, or - for standard input"),
 		RunE: func(c *cobra.Command, given []string) error {
 			f.seeded = c.Flags().Changed("seed")
+			if f.noBindings && len(f.bind) > 0 {
+				return usagef("--bind and --no-bindings exclude each other")
+			}
 			return a.run(c.Context(), f, given[0])
 		},
 	}

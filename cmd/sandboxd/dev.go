@@ -156,7 +156,7 @@ func devCgroup(cfg *daemon.Config, out io.Writer) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	warning := fmt.Sprintf("best-effort: this host's cgroup v2 has no %s controller, so jails run without these limits; sandboxctl doctor says more", strings.Join(missing, ", "))
+	warning := fmt.Sprintf("best-effort: this host's cgroup v2 has no %s controller; sandboxctl jail show says which limits hold, and sandboxctl doctor what would help", strings.Join(missing, ", "))
 	cfg.BestEffort = true
 	cfg.Warnings = append(cfg.Warnings, warning)
 	_, err = fmt.Fprintln(out, "warning: "+warning)

@@ -164,7 +164,7 @@ func (f Features) checkControllers() []Check {
 			strings.Join(f.CgroupHostControllers, " "))
 	}
 	limits := []struct{ controller, lost string }{
-		{"memory", "memory"}, {"pids", "the number of processes"}, {"cpu", "processor time"},
+		{"memory", "memory"}, {"pids", "the processes of all its users together"}, {"cpu", "processor time"},
 	}
 	out := make([]Check, 0, len(limits))
 	for _, l := range limits {
