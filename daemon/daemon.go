@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log"
 	"log/slog"
 	"net"
@@ -200,6 +201,9 @@ func (d *Daemon) start(ctx context.Context) error {
 	}
 	var err error
 	if d.audit, err = audit.OpenWith(d.state("audit"), d.log, audit.Options{AppendOnly: d.cfg.Mode == ModeServe}); err != nil {
+		if corrupt := (*audit.CorruptError)(nil); errors.As(err, &corrupt) {
+			return fmt.Errorf("%w; nothing runs on a log that is not what was written: find out why, then move the folder %s elsewhere, and a new log begins", err, d.state("audit"))
+		}
 		return err
 	}
 	if d.data, err = data.Open(d.state("data")); err != nil {
