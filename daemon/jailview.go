@@ -102,8 +102,9 @@ func (d *Daemon) handleExpose(q *request) (err error) {
 		return err
 	}
 	defer func() { j.releaseAfter(err) }()
-	if profile, err := d.policy.For(q.tenant); err != nil || profile.Jail == nil || !profile.Jail.Preview {
-		return &api.Error{Code: api.CodeDenied, Field: "port", Message: "the policy does not let the tenant publish ports", Hint: "an operator can set jail.preview of the profile"}
+	denied := &api.Error{Code: api.CodeDenied, Field: "port", Message: "the policy does not let the tenant publish ports", Hint: "an operator can set jail.preview of the profile"}
+	if !d.mayPublish(q.tenant) {
+		return denied
 	}
 	left := time.Until(j.ends())
 	ttl := req.TTL.Std()
@@ -122,6 +123,12 @@ func (d *Daemon) handleExpose(q *request) (err error) {
 	p, err := d.net.Expose(q.ctx(), q.tenant, n, ttl)
 	if err != nil {
 		return err
+	}
+	if !d.mayPublish(q.tenant) { // it came too late for endJails to see it
+		if err := d.net.Unexpose(q.ctx(), q.tenant, n); err != nil && !errors.Is(err, netproxy.ErrNotExposed) {
+			return err
+		}
+		return denied
 	}
 	return q.reply(http.StatusOK, port(p))
 }

@@ -87,14 +87,7 @@ var errPolicy = errors.New("a new policy does not grant it")
 // endRuns ends runs in isolates that the policy in force does not grant.
 func (d *Daemon) endRuns() (ended int) {
 	for _, r := range d.runs.running() {
-		r.mu.Lock()
-		environment, language := r.record.Environment, r.record.Language
-		r.mu.Unlock()
-		if environment != policy.Isolate {
-			continue // the jail's end is theirs
-		}
-		profile, err := d.policy.For(r.tenant)
-		if err != nil || profile.Isolate == nil || !slices.Contains(profile.Isolate.Languages, language) {
+		if !d.mayGoOn(r) {
 			r.cancel(errPolicy)
 			ended++
 		}
@@ -102,13 +95,37 @@ func (d *Daemon) endRuns() (ended int) {
 	return ended
 }
 
+// mayGoOn says whether the policy in force grants what a run is; one in a jail
+// ends with that.
+func (d *Daemon) mayGoOn(r *run) bool {
+	r.mu.Lock()
+	environment, language := r.record.Environment, r.record.Language
+	r.mu.Unlock()
+	if environment != policy.Isolate {
+		return true
+	}
+	profile, err := d.policy.For(r.tenant)
+	return err == nil && profile.Isolate != nil && slices.Contains(profile.Isolate.Languages, language)
+}
+
+// mayHaveJail and mayPublish are asked once more when there is a jail or a
+// published port: the policy may have been replaced since it was begun.
+func (d *Daemon) mayHaveJail(tenant string) bool {
+	profile, err := d.policy.For(tenant)
+	return err == nil && profile.Jail != nil
+}
+
+func (d *Daemon) mayPublish(tenant string) bool {
+	profile, err := d.policy.For(tenant)
+	return err == nil && profile.Jail != nil && profile.Jail.Preview
+}
+
 // endJails ends the jails of tenants who may have none any more, and withdraws
 // ports that may not be published any more. The jails' ends take a moment, and
 // nobody waits for them: their way out is cut already.
 func (d *Daemon) endJails(ctx context.Context) (ended int) {
 	for _, j := range d.tenants.all() {
-		profile, err := d.policy.For(j.tenant)
-		if err != nil || profile.Jail == nil {
+		if !d.mayHaveJail(j.tenant) {
 			ended++
 			if d.begin() {
 				go func() {
@@ -118,7 +135,7 @@ func (d *Daemon) endJails(ctx context.Context) (ended int) {
 			}
 			continue
 		}
-		if profile.Jail.Preview || d.net == nil {
+		if d.mayPublish(j.tenant) || d.net == nil {
 			continue
 		}
 		for _, p := range d.net.Ports(j.tenant) {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -157,5 +158,65 @@ func TestPolicyCheck(t *testing.T) {
 	}
 	if _, err := d.policy.For("t-a"); err != nil {
 		t.Errorf("checking changed what is in force: %v", err)
+	}
+}
+
+// A jail that is being made while the policy is replaced is held against the new
+// one, too: nobody else would end it.
+func TestJailMadeDuringReload(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	const tenant = "t-late"
+	none, err := policy.Parse("test", []byte("version: 1\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := d.tenants.ref(tenant)
+	defer d.tenants.unref(tenant, s)
+	if !d.begin() {
+		t.Fatal("the daemon stops")
+	}
+	j, err := d.createJail(ctx, tenant, policy.Caller{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.policy.Store(none)
+	if n := d.endJails(ctx); n != 0 {
+		t.Errorf("%d jails ended before they were made", n)
+	}
+	_, err = d.tenants.takeUp(s, j)
+	if e := toAPI(err); err == nil || e.Code != api.CodeDenied {
+		t.Errorf("the tenant has it: %v", err)
+	}
+	if err := j.awaitGone(ctx); err != nil {
+		t.Error("the jail lives on")
+	}
+}
+
+// So is a run whose plan was made by the old policy.
+func TestRunPlannedDuringReload(t *testing.T) {
+	d := startDaemon(t)
+	ctx := within(t)
+	none, err := policy.Parse("test", []byte("version: 1\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := js(`export default () => 1`)
+	modules, main, err := checkRun(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &request{http: httptest.NewRequestWithContext(ctx, "POST", "/", nil), w: httptest.NewRecorder(), peer: &peer{}, tenant: "t-a"}
+	r := d.newRun(q, req, "", "")
+	err = d.startRun(q, r, func() (*plan, error) {
+		p, err := d.planRun(q.tenant, req, modules, main)
+		d.policy.Store(none)
+		if n := d.endRuns(); n != 0 {
+			t.Errorf("%d runs ended before they were planned", n)
+		}
+		return p, err
+	})
+	if <-r.done; err != nil || r.record.Status == api.StatusOK || r.record.Error == nil || r.record.Error.Code != api.CodeDenied {
+		t.Errorf("%+v, %v", r.record, err)
 	}
 }

@@ -73,11 +73,16 @@ func (d *Daemon) startRun(q *request, r *run, plan func() (*plan, error)) error 
 		d.work.Done()
 		return d.joinRun(q, r, old)
 	}
+	planned := d.policy.Load()
 	p, err := plan()
 	if err == nil {
 		r.mu.Lock()
 		r.record.Environment, r.record.Deterministic = p.environment, p.deterministic
 		r.mu.Unlock()
+		if d.policy.Load() != planned && !d.mayGoOn(r) {
+			err = errPolicy // it came too late for endRuns to see it
+			cancel(err)
+		}
 	}
 	if err != nil {
 		d.refuse(ctx, r, err)

@@ -116,6 +116,11 @@ func (t *tenantTable) create(ctx context.Context, s *slot, tenant string, caller
 		t.d.work.Done()
 		return nil, err
 	}
+	return t.takeUp(s, j)
+}
+
+// takeUp makes a new jail the tenant's, unless it may be none any more.
+func (t *tenantTable) takeUp(s *slot, j *tenantJail) (*tenantJail, error) {
 	t.mu.Lock()
 	s.jail = j
 	t.mu.Unlock()
@@ -124,6 +129,11 @@ func (t *tenantTable) create(ctx context.Context, s *slot, tenant string, caller
 		// It came too late for closeAll to see it.
 		go j.end("daemon_stop")
 		return nil, errStopping
+	}
+	if !t.d.mayHaveJail(j.tenant) {
+		// Likewise for endJails: the policy was replaced while it was made.
+		go j.end("policy")
+		return nil, &api.Error{Code: api.CodeDenied, Message: "the policy was replaced meanwhile, and the new one grants the tenant no jail"}
 	}
 	return j, nil
 }
