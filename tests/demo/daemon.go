@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"sandboxd/tests/internal/harness"
 	"sandboxd/tests/internal/npmregistry"
 )
 
@@ -56,7 +56,7 @@ func startDaemon(ctx context.Context, bin, dir string, w *world) (*daemon, error
 			return nil, err
 		}
 	}
-	preview, err := freeAddress()
+	preview, err := harness.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -277,13 +277,4 @@ func trustBundle(dir string, ca []byte) (string, error) {
 	}
 	path := filepath.Join(dir, "roots.pem")
 	return path, os.WriteFile(path, append(append(roots, '\n'), ca...), 0o600)
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -440,9 +440,13 @@ func TestUnknownThings(t *testing.T) {
 	}
 	a := do(t, "PATCH", tenantPath(s.bare)+"/run", valid["run"])
 	wantError(t, a, 405, api.CodeInvalidRequest, "method")
-	for _, user := range []string{"root", "-1", "4294967296", "0", "+0", "nobody"} {
+	for _, user := range []string{"-1", "4294967296", "+0", "00", "0x0", "nobody at all"} {
 		a := do(t, "POST", jailPath(s.bare)+"/exec", api.ExecRequest{Argv: []string{"true"}, User: user})
-		wantError(t, a, 501, api.CodeUnsupported, "user")
+		wantError(t, a, 400, api.CodeInvalidRequest, "user")
+	}
+	for _, user := range []string{"root", "0"} {
+		a := do(t, "POST", jailPath(s.bare)+"/exec", api.ExecRequest{Argv: []string{"true"}, User: user})
+		wantError(t, a, 403, api.CodeDenied, "user")
 	}
 	s.unchanged(t)
 }

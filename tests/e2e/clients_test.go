@@ -150,6 +150,7 @@ const noProxy = "env -u HTTP_PROXY -u HTTPS_PROXY -u http_proxy -u https_proxy "
 // refused everywhere else.
 func TestClients(t *testing.T) {
 	who := tenant(t, harness.AgentPrefix)
+	before := len(sys.World.Requests(harness.DeniedHost))
 	serveShop(t)
 	put(t, who, "raw.py", []byte(rawClient))
 	put(t, who, "Client.java", []byte(javaClient))
@@ -201,7 +202,8 @@ func TestClients(t *testing.T) {
 	if !strings.Contains(out, harness.DeniedHost) || !strings.Contains(out, `"rule":"{host: `+harness.DeniedHost) || !strings.Contains(out, `"code":"denied"`) {
 		t.Errorf("the refusal says %s", out)
 	}
-	if seen := sys.World.Requests(harness.DeniedHost); len(seen) > 0 {
+	// Other tests reach it from the host itself.
+	if seen := sys.World.Requests(harness.DeniedHost)[before:]; len(seen) > 0 {
 		t.Errorf("the refused host saw %+v", seen)
 	}
 }

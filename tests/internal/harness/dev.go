@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -32,7 +33,7 @@ func (s *System) useDev() error {
 	if err != nil {
 		return err
 	}
-	if s.Preview, err = freeAddress(); err != nil {
+	if s.Preview, err = FreeAddress(); err != nil {
 		return err
 	}
 	s.ctl = filepath.Join(bin, "sandboxctl")
@@ -166,10 +167,17 @@ func (d *devDaemon) said() string {
 	return d.output.String()
 }
 
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// FreeAddress is an address of the loopback that nobody listens at, below the
+// ports that the kernel gives to connections: while a daemon that had it is down,
+// none takes it.
+func FreeAddress() (string, error) {
+	const first, ports = 20000, 10000
+	var err error
+	for range 100 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(ports))); err == nil {
+			return l.Addr().String(), l.Close()
+		}
 	}
-	return l.Addr().String(), l.Close()
+	return "", err
 }
