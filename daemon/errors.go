@@ -90,7 +90,7 @@ func fromPolicy(err error) *api.Error {
 	}
 	var tenant *policy.TenantError
 	if errors.As(err, &tenant) {
-		return &api.Error{Code: api.CodeDenied, Field: "tenant", Message: tenant.Error(), Hint: "name the tenant under tenants: in the policy file"}
+		return &api.Error{Code: api.CodeDenied, Message: tenant.Error(), Hint: "name the tenant under tenants: in the policy file"}
 	}
 	return nil
 }

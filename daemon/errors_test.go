@@ -32,7 +32,7 @@ func TestErrorsBecomeCodes(t *testing.T) {
 		{&unavailableError{partJails, &jail.UnsupportedError{Feature: "landlock", Remedy: "r"}}, api.CodeUnsupported, 501, ""},
 		{&policy.FieldError{Field: "limits.wall", Message: "m", Allowed: "5s"}, api.CodeInvalidRequest, 400, "limits.wall"},
 		{&policy.DeniedError{What: "a jail", Why: "w", Remedy: "r"}, api.CodeDenied, 403, ""},
-		{&policy.TenantError{Tenant: "t"}, api.CodeDenied, 403, "tenant"},
+		{&policy.TenantError{Tenant: "t"}, api.CodeDenied, 403, ""},
 		{&isolate.RequestError{Field: "modules", Message: "m"}, api.CodeInvalidRequest, 400, "modules"},
 		{isolate.ErrBusy, api.CodeBusy, 429, ""},
 		{isolate.ErrClosed, api.CodeInternal, 503, ""},
