@@ -104,6 +104,11 @@ func checkExec(req *api.ExecRequest) error {
 	if req.Cwd != "" && !path.IsAbs(req.Cwd) || strings.Contains(req.Cwd, "\x00") {
 		return api.Invalid("cwd", "must be an absolute path")
 	}
+	if req.User != "" {
+		if err := jail.CheckUser(req.User); err != nil {
+			return err
+		}
+	}
 	return checkEnv("env", req.Env)
 }
 

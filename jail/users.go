@@ -65,6 +65,13 @@ func (j *Jail) account(ctx context.Context, user string) (account, error) {
 	return a, nil
 }
 
+// CheckUser says what is wrong with an ExecSpec's user, as far as that can be said
+// without a jail: a *SpecError, or nil.
+func CheckUser(user string) error {
+	_, _, err := parseUser(user)
+	return err
+}
+
 // parseUser checks the form of a user and tells a number from a name.
 func parseUser(user string) (uid uint32, numeric bool, err error) {
 	if strings.Trim(user, "0123456789") == "" {
