@@ -66,6 +66,11 @@ func besides(t *testing.T, p Pool, n int, req func(string) *Request, src string,
 // the code of others.
 const neighbourly = 10
 
+// usually is the least that counts as a small call's usual p99: what it is at the
+// daemon's socket on a quiet machine. In a pool alone it is a fifth of that, which
+// is less than the kernel's own scheduling is held to.
+const usually = time.Millisecond
+
 // TestNeighbours: no code delays a small call of another tenant beyond ten times
 // what it takes at most alone. Both are measured one after the other, since what
 // else the machine does makes both longer; and again if the second was: code that
@@ -93,7 +98,7 @@ func TestNeighbours(t *testing.T) {
 					alone := p99()
 					var beside time.Duration
 					besides(t, p, n, c.req, c.src, func() { beside = p99() })
-					ratio := float64(beside) / float64(alone)
+					ratio := float64(beside) / float64(max(alone, usually))
 					ratios = append(ratios, fmt.Sprintf("%.1f (%v, %v)", ratio, alone, beside))
 					if ratio <= neighbourly {
 						t.Logf("p99: %.2f times alone, %v", ratio, beside)
