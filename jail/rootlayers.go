@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/internal/ipc"
 	"sandboxd/jail/rootfs"
 	"sandboxd/jail/sys"
 )
@@ -219,24 +220,24 @@ func (m *Manager) ProbeTemplates() error {
 	return unix.Close(tree)
 }
 
-// mappedNamespace makes a user namespace with ids that are nobody's.
+// mappedNamespace makes a user namespace with ids that are nobody's. It is that of
+// a sandbox-init, as a jail's is: one that shared this process's memory would be
+// closed to us once a role has taken its own user there.
 func (m *Manager) mappedNamespace() (*os.File, error) {
-	gate, childGate, err := gatePair()
+	ours, theirs, err := ipc.Pair()
 	if err != nil {
 		return nil, err
 	}
-	defer gate.Close()
-	p := &sys.Program{}
-	p.Descriptors(int(childGate.Fd()))
-	p.CallMin("gate", 1, unix.SYS_READ, 0, p.Bytes(make([]byte, 1)), 1)
+	defer ours.Close()
+	program := m.initProgram(int(theirs.Fd()))
 	var child *sys.Child
-	m.spawn.do(func() { child, err = p.Start(unix.CLONE_NEWUSER, -1) })
-	childGate.Close()
+	m.spawn.do(func() { child, err = program.Start(unix.CLONE_NEWUSER, -1) })
+	theirs.Close()
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		gate.Close() // its end
+		_ = unix.PidfdSendSignal(child.PidFD, unix.SIGKILL, nil, 0)
 		unix.Wait4(child.Pid, nil, unix.WALL, nil)
 		child.Finish()
 		unix.Close(child.PidFD)

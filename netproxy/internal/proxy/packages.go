@@ -67,10 +67,11 @@ func newPackages(store PackageStore) *packages {
 
 // A packageRequest is one that may be answered from what is kept.
 type packageRequest struct {
-	p     *packages
-	out   *http.Request // the proxy's own
-	key   string
-	match string // the client's If-None-Match
+	p      *packages
+	out    *http.Request // the proxy's own
+	origin string        // who is asked
+	key    string
+	match  string // the client's If-None-Match
 
 	meta pkgcache.Meta
 	file *os.File // what is kept; nil: nothing is
@@ -100,9 +101,10 @@ func (p *packages) request(client *http.Request, g *rule) *packageRequest {
 	if accept != "" {
 		out.Header["Accept"] = []string{accept}
 	}
-	return &packageRequest{p: p, out: out, match: h.Get("If-None-Match"),
-		// Where a rule says who the host is, that is part of the name, too.
-		key: pkgcache.Key(client.URL.Host, client.URL.Opaque, client.URL.RawQuery, accept, coding, fmt.Sprint(g.Resolve, g.Addresses))}
+	// Where a rule says who the host is, that is part of the name, too.
+	origin := client.URL.Host + fmt.Sprint(g.Resolve, g.Addresses)
+	return &packageRequest{p: p, out: out, origin: origin, match: h.Get("If-None-Match"),
+		key: pkgcache.Key(origin, client.URL.Opaque, client.URL.RawQuery, accept, coding)}
 }
 
 func acceptsGzip(accepted string) bool {
@@ -226,7 +228,7 @@ func (r *packageRequest) keep(resp *http.Response) (*http.Response, string, erro
 			meta.Header[name] = v
 		}
 	}
-	resp.Body = &keeping{r: r, src: resp.Body, id: id, f: f, meta: meta, sum: sha256.New(), published: r.p.publishedHash(r.out.Context(), r.out), length: resp.ContentLength}
+	resp.Body = &keeping{r: r, src: resp.Body, id: id, f: f, meta: meta, sum: sha256.New(), published: r.p.publishedHash(r.out.Context(), r), length: resp.ContentLength}
 	return resp, cacheMiss, nil
 }
 
@@ -295,7 +297,7 @@ func (k *keeping) commit() {
 	}
 	// Without it the next one fetches it again.
 	if k.r.p.store.Commit(k.r.out.Context(), k.id, k.r.key, k.meta) == nil {
-		k.r.p.document(k.r.out, k.meta.Header["Content-Type"], k.r.key)
+		k.r.p.document(k.r, k.meta.Header["Content-Type"])
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"hash"
 	"io"
-	"net/http"
 	"regexp"
 	"strings"
 
@@ -31,8 +30,9 @@ func (p *published) holds() bool { return string(p.sum.Sum(nil)) == string(p.wan
 // publishedHash returns the hash that the file at an address must have: where
 // the address says it, or a document that is kept. nil: nothing says it, and the
 // client's own check is the only one.
-func (p *packages) publishedHash(ctx context.Context, r *http.Request) *published {
-	if m := hashInPath.FindStringSubmatch(r.URL.Opaque); m != nil {
+func (p *packages) publishedHash(ctx context.Context, r *packageRequest) *published {
+	at := r.out.URL.Opaque
+	if m := hashInPath.FindStringSubmatch(at); m != nil {
 		want, err := hex.DecodeString(m[1] + m[2] + m[3])
 		sum, sumErr := blake2b.New256(nil)
 		if err != nil || sumErr != nil {
@@ -40,11 +40,11 @@ func (p *packages) publishedHash(ctx context.Context, r *http.Request) *publishe
 		}
 		return &published{name: "blake2b-256 of its address", sum: sum, want: want}
 	}
-	name, file, ok := strings.Cut(r.URL.Opaque, "/-/")
+	name, file, ok := strings.Cut(at, "/-/")
 	if !ok || !strings.HasSuffix(file, ".tgz") {
 		return nil
 	}
-	return p.npmHash(ctx, documentName(r.URL.Host, name), file)
+	return p.npmHash(ctx, documentName(r.origin, name), file)
 }
 
 // hashInPath is how the Python index names files: below the BLAKE2b-256 of their
@@ -60,13 +60,13 @@ const (
 
 // documentName names an npm package: its path, in the one form that files'
 // addresses have.
-func documentName(host, path string) string {
-	return host + strings.NewReplacer("%2f", "/", "%2F", "/").Replace(path)
+func documentName(origin, path string) string {
+	return origin + strings.NewReplacer("%2f", "/", "%2F", "/").Replace(path)
 }
 
 // document notes under which key a package's document is kept.
-func (p *packages) document(r *http.Request, contentType, key string) {
-	if strings.Contains(r.URL.Opaque, "/-/") || !strings.Contains(contentType, "json") {
+func (p *packages) document(r *packageRequest, contentType string) {
+	if strings.Contains(r.out.URL.Opaque, "/-/") || !strings.Contains(contentType, "json") {
 		return
 	}
 	p.mu.Lock()
@@ -74,7 +74,7 @@ func (p *packages) document(r *http.Request, contentType, key string) {
 	if len(p.documents) >= maxDocuments {
 		clear(p.documents)
 	}
-	p.documents[documentName(r.URL.Host, r.URL.Opaque)] = key
+	p.documents[documentName(r.origin, r.out.URL.Opaque)] = r.key
 }
 
 // npmHash looks a file's hash up in its package's document.
