@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -258,7 +259,8 @@ func init() {
 		if _, err := boundSpin(10 * time.Millisecond); err != nil {
 			return nil, err
 		}
-		for {
+		for n := 0; ; n++ {
+			runtime.KeepAlive(n)
 		}
 	}
 	roles["ownproc"] = func(input) (any, error) {
