@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -80,12 +81,12 @@ func (j *Jail) layerTrees(pid int) (out []*os.File, err error) {
 			out = nil
 		}
 	}()
-	// The process waits to be reaped by us: the number is still its own.
-	ns, err := unix.Openat(j.m.proc, strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	user, err := j.m.userNamespace(pid)
 	if err != nil {
 		return nil, fmt.Errorf("jail: user namespace: %w", err)
 	}
-	defer unix.Close(ns)
+	defer user.Close()
+	ns := int(user.Fd())
 	for _, layer := range j.layers.Files {
 		tree, err := sys.MappedTree(int(layer.Fd()), attrRO, ns)
 		if err != nil {
@@ -220,9 +221,25 @@ func (m *Manager) ProbeTemplates() error {
 	return unix.Close(tree)
 }
 
-// mappedNamespace makes a user namespace with ids that are nobody's. It is that of
-// a sandbox-init, as a jail's is: one that shared this process's memory would be
-// closed to us once a role has taken its own user there.
+// userNamespace opens the user namespace of a sandbox-init, which waits to be
+// reaped by us: the number is still its own. While its execve is not over, which
+// nothing announces, the kernel takes its memory for ours, and refuses a daemon
+// without CAP_SYS_PTRACE once a role has taken its own user there: so it is asked
+// again, for the milliseconds that takes.
+func (m *Manager) userNamespace(pid int) (*os.File, error) {
+	for end := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		ns, err := unix.Openat(m.proc, strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			return os.NewFile(uintptr(ns), "user namespace"), nil
+		}
+		if !errors.Is(err, unix.EACCES) || time.Now().After(end) {
+			return nil, err
+		}
+	}
+}
+
+// mappedNamespace makes a user namespace with ids that are nobody's: that of a
+// sandbox-init, as a jail's is.
 func (m *Manager) mappedNamespace() (*os.File, error) {
 	ours, theirs, err := ipc.Pair()
 	if err != nil {
@@ -249,9 +266,5 @@ func (m *Manager) mappedNamespace() (*os.File, error) {
 	if err := m.writeProc(pid+"/gid_map", fmt.Sprintf("0 %d 1\n", m.cfg.UIDBase-1)); err != nil {
 		return nil, err
 	}
-	ns, err := unix.Openat(m.proc, pid+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(ns), "user namespace"), nil
+	return m.userNamespace(child.Pid)
 }
