@@ -64,12 +64,16 @@ tenants:
   t-off: {profile: unrecorded}
 `
 
+// initDir is where sandboxInit has built; "" before.
+var initDir string
+
 // sandboxInit builds the init once for all tests.
 var sandboxInit = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "sandboxd-daemon-test-")
 	if err != nil {
 		return "", err
 	}
+	initDir = dir
 	path := filepath.Join(dir, "sandbox-init")
 	cmd := exec.Command("go", "build", "-o", path, "sandboxd/cmd/sandbox-init")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -82,8 +86,8 @@ var sandboxInit = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if path, err := sandboxInit(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
+	if initDir != "" {
+		os.RemoveAll(initDir)
 	}
 	os.Exit(code)
 }
