@@ -7,7 +7,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -71,15 +74,53 @@ const neighbourly = 10
 // is less than the kernel's own scheduling is held to.
 const usually = time.Millisecond
 
-// ceiling is the p99 that no machine excuses: where others have the processors,
-// ten times is not met by a call alone, either. Before runs had lanes it was
-// 150 ms.
+// strictly is the largest crowd beside which ten times is held on an idle machine
+// every time. Beside four and eight it is met most of the time, and not always on
+// two processors (up to 100 times was seen): those are held to the ceiling, and
+// how far off they are is logged.
+const strictly = 2
+
+// ceiling is the p99 that no machine excuses. Before runs had lanes it was 150 ms.
 const ceiling = 100 * usually
 
-// TestNeighbours: no code delays a small call of another tenant beyond ten times
-// what it takes at most alone. Both are measured one after the other, since what
+// excusable is how much of the machine's processors others may have had, in
+// percent, before a measurement tells of them as well.
+const excusable = 10
+
+// ticks are the processor time of all and that of this process and its workers,
+// in the kernel's ticks.
+func ticks(t *testing.T, p *workerPool) (all, ours int) {
+	t.Helper()
+	fields := func(path string, from, to int) (n int) {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, _, _ := strings.Cut(string(b[bytes.LastIndexByte(b, ')')+1:]), "\n")
+		for _, f := range strings.Fields(line)[from:to] {
+			v, err := strconv.Atoi(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += v
+		}
+		return n
+	}
+	all = fields("/proc/stat", 1, 4) + fields("/proc/stat", 6, 9) // not idle, not waiting
+	ours = fields("/proc/self/stat", 11, 13)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.workers {
+		ours += fields(fmt.Sprintf("/proc/%d/stat", w.cmd.Process.Pid), 11, 13)
+	}
+	return all, ours
+}
+
+// TestNeighbours: how much code delays a small call of another tenant; ten times
+// what it takes at most alone is the goal. Both are measured one after the other, since what
 // else the machine does makes both longer; and again if the second was: code that
-// delays its neighbours does it each time.
+// delays its neighbours does it each time. Where other programs had processors
+// each time, the ceiling alone holds.
 func TestNeighbours(t *testing.T) {
 	p := newWorkers(t, 0)
 	small := js(trivial)
@@ -99,13 +140,19 @@ func TestNeighbours(t *testing.T) {
 		for _, n := range []int{2, 4, 8} {
 			t.Run(fmt.Sprintf("%d × %s", n, c.name), func(t *testing.T) {
 				var ratios []string
-				least := time.Hour
+				least, busy := time.Hour, true
 				for range 5 {
 					alone := p99()
 					var beside time.Duration
+					began := time.Now()
+					all, ours := ticks(t, p)
 					besides(t, p, n, c.req, c.src, func() { beside = p99() })
+					allNow, oursNow := ticks(t, p)
+					// A tick is 10 ms.
+					others := float64(allNow-all-(oursNow-ours)) / time.Since(began).Seconds() / float64(runtime.NumCPU())
+					busy = busy && others > excusable
 					ratio := float64(beside) / float64(max(alone, usually))
-					ratios = append(ratios, fmt.Sprintf("%.1f (%v, %v)", ratio, alone, beside))
+					ratios = append(ratios, fmt.Sprintf("%.1f (%v, %v, others %.0f %%)", ratio, alone, beside, others))
 					least = min(least, beside)
 					if ratio <= neighbourly {
 						t.Logf("p99: %.2f times alone, %v", ratio, beside)
@@ -113,10 +160,10 @@ func TestNeighbours(t *testing.T) {
 					}
 				}
 				said := fmt.Sprintf("a small call's p99 beside it, as a multiple of alone, where %d is allowed: %s", neighbourly, strings.Join(ratios, ", "))
-				if least > ceiling {
-					t.Error(said)
+				if n <= strictly && !busy || least > ceiling {
+					t.Fatal(said)
 				}
-				t.Log(said + ": others have the processors")
+				t.Log("not met: " + said)
 			})
 		}
 	}
